@@ -1,4 +1,5 @@
-"""What is made of constants alone is made in every layout it is needed in, and never sent."""
+"""What is made of constants, and of numbers that all devices have, is made in every layout it is needed in, and never
+sent; also in loops and branches."""
 
 from __future__ import annotations
 
@@ -98,3 +99,89 @@ def test_what_is_summed_is_not_made_again():
     part = mw.jit(f, in_shardings=(NamedSharding(MESH, P("a")),)).lower(x).partition()
     part.verify(x)
     assert sum(e.op.name == "reduce_sum" for e in part.jaxpr.eqns) == 1
+
+
+SPECS = [(P("a"), P("b")), (P(None, "a"), P("a")), (P(("a", "b")), P())]
+
+
+def scaled(t: Any) -> Any:
+    return mnp.sin(ramp() * t) + t
+
+
+@pytest.mark.parametrize("specs", SPECS, ids=str)
+@pytest.mark.parametrize("t", [np.float32(1.5), np.float32(-0.0)], ids=str)
+def test_two_layouts_of_what_numbers_make(specs, t):
+    def f(x, y, t):
+        made = scaled(t)
+        return x + made, y * made, made
+
+    x, y = np.random.default_rng(0).normal(size=(2, 8, 5)).astype(np.float32)
+    on = [NamedSharding(MESH, s) for s in specs]
+    part = mw.jit(f, in_shardings=(*on, None), out_shardings=(*on, on[0])).lower(x, y, t).partition()
+    assert not part.collectives
+    part.verify(x, y, t)
+
+
+def looped(x: Any, y: Any) -> Any:
+    """Constants of the program around, and each step's number, in two layouts."""
+    rows = ramp()
+
+    def step(carry: Any, t: Any) -> Any:
+        u, v = carry
+        made = mnp.cos(rows * t)
+        return (u + made * TABLE, v * made + rows), None
+
+    return lax.scan(step, (x, y), mnp.arange(3, dtype=np.float32))[0]
+
+
+def looped_twice(x: Any, y: Any) -> Any:
+    rows = ramp()
+
+    def inner(i: Any, carry: Any) -> Any:
+        u, v = carry
+        return u + rows * i.astype(np.float32), v - rows
+
+    return lax.fori_loop(0, 2, lambda i, carry: lax.fori_loop(0, i, inner, carry), (x, y))
+
+
+def branched(x: Any, y: Any) -> Any:
+    rows = ramp()
+    return lax.cond(x[0, 0] > 0, lambda u, v: (u + rows, v * rows), lambda u, v: (u, v - TABLE), x, y)
+
+
+@pytest.mark.parametrize("f", [looped, looped_twice, branched], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("specs", SPECS[:2], ids=str)
+def test_in_bodies_constants_of_what_is_around_are_made_again(f, specs):
+    x, y = np.random.default_rng(1).normal(size=(2, 8, 5)).astype(np.float32)
+    on = tuple(NamedSharding(MESH, s) for s in specs)
+    part = mw.jit(f, in_shardings=on, out_shardings=on).lower(x, y).partition()
+    assert [c.kind for c in part.collectives if c.operand.size > 1] == []
+    part.verify(x, y)
+
+
+def test_long_computations_are_not_done_again():
+    """Each device would do the arithmetic of all to spare one collective."""
+
+    def f(x, t):
+        made = ramp() * t
+        for _ in range(20):
+            made = mnp.sin(made) + 1
+        return x + made, made @ mnp.ones((5, 5)), made.T @ x
+
+    x, t = np.random.default_rng(2).normal(size=(8, 5)).astype(np.float32), np.float32(2)
+    on = NamedSharding(MESH, P("a"))
+    part = mw.jit(f, in_shardings=(on, None), out_shardings=(on, on, NamedSharding(MESH, P()))).lower(x, t).partition()
+    assert sum(e.op.name == "sin" for e in part.jaxpr.eqns) == 20
+    part.verify(x, t)
+
+
+def test_a_number_that_is_summed_over_devices_is_complete_first():
+    def f(x, y):
+        made = ramp() * mnp.exp(x.sum() / 40)
+        return x + made, y - made
+
+    x, y = np.random.default_rng(3).normal(size=(2, 8, 5)).astype(np.float32)
+    on = NamedSharding(MESH, P("a")), NamedSharding(MESH, P(None, "b"))
+    part = mw.jit(f, in_shardings=on, out_shardings=on).lower(x, y).partition()
+    assert [(c.kind, c.operand.size) for c in part.collectives] == [("all_reduce", 1)]
+    part.verify(x, y)

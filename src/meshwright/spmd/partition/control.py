@@ -57,8 +57,8 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
     inside = Operands([], consts, [scope.propagation.layout(v) for v in carried], xs)
     read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
     trips = max(1, op.trips(eqn.invars) or 1)  # None: unknown
-    runs = [trips * scope.local.value(eqn.invars[n]).runs for n in numbers.consts[number]]
-    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], trips, runs)
+    given = [scope.local.value(eqn.invars[n]) for n in numbers.consts[number]]
+    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], trips, given)
     layouts = Operands([], consts, local.carry, [_stacked(x) for x in xs]).flat()
     for n in numbers.xs:
         _report_gathered(scope, eqn, n, layouts[n])
@@ -72,12 +72,17 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 
 def _loop_body(
-    scope: Scope, body: Body, layouts: Sequence[Layout], used: Sequence[bool], trips: int, runs: Sequence[int]
+    scope: Scope,
+    body: Body,
+    layouts: Sequence[Layout],
+    used: Sequence[bool],
+    trips: int,
+    given: Sequence[PartitionedValue],
 ) -> _LocalBody:
     """Partition a body with parameters in these layouts, which runs ``trips`` times.
 
-    ``used`` marks carries that are also used outside the body, as in a loop condition. ``runs``: for how many runs of
-    the body each of its constants stays the same.
+    ``used`` marks carries that are also used outside the body, as in a loop condition. ``given``: the body's constants,
+    as values of the scope.
     """
     inner = body.jaxpr.jaxpr
     consts, carry, xs = body.split(layouts)
@@ -88,8 +93,9 @@ def _loop_body(
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
     targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
-    stay = [*runs, *[1] * (len(ins) - len(runs))]
-    part = scope.region(ClosedJaxpr(found.without(), body.jaxpr.consts), ins, targets, runs=stay).finished()
+    stay = [*(trips * v.runs for v in given), *[1] * (len(ins) - len(given))]
+    closed = ClosedJaxpr(found.without(), body.jaxpr.consts)
+    part = scope.region(closed, ins, targets, runs=stay, given=given).finished()
     jaxpr = ClosedJaxpr(found.restored(part.jaxpr.jaxpr), part.jaxpr.consts)
     return _LocalBody(jaxpr, part.out_layouts[:k], part.out_layouts[k:count])
 
@@ -129,7 +135,8 @@ def _conditional(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
         _uncut(scope, eqn.invars[n], layout_inside(scope, eqn.invars[n], v)) for n, v in zip(numbers.of(0), params)
     ]
     added = [KeepPartial(scope.summands.of(v)) for v in eqn.outvars]
-    branches = [scope.region(branch, layouts, added) for branch in op.regions()]
+    given = [scope.local.value(eqn.invars[n]) for n in numbers.of(0)]
+    branches = [scope.region(branch, layouts, added, given=given) for branch in op.regions()]
     ways = zip(*(branch.results() for branch in branches))
     outs = [_result_layout(scope, var, each) for var, each in zip(eqn.outvars, ways)]
     regions = [branch.finished(outs).jaxpr for branch in branches]

@@ -32,15 +32,21 @@ from meshwright.spmd.partition.question import Choice, Operand, Question
 from meshwright.spmd.partition.regions import KeepPartial, Wanted
 from meshwright.spmd.partition.result import Diagnostics, Partition, Replicated, gathered_dims
 from meshwright.spmd.partition.summands import summands
-from meshwright.spmd.partition.values import LocalProgram, PartitionedValue, Recipe, Use
+from meshwright.spmd.partition.values import MOST_REMADE, LocalProgram, PartitionedValue, Recipe, Use, runs_of
 from meshwright.spmd.propagate import Propagation, placement_of
 from meshwright.spmd.rules import eqn_rule, rule_of
 
 
-def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> bool:
-    """Whether every device can cheaply compute any tile of an equation's result from constants."""
+def recipe(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> Recipe | None:
+    """How every device computes any tile of an equation's result from constants and numbers that all devices have,
+    for instance ``arange(n) * t``; None if that takes more, or is not cheap."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
-    return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
+    if not simple or not all(v.is_remade or v.is_everywhere for v in values):
+        return None
+    if any(f.kind not in (PARALLEL, WINDOW) for f in rule.factors):
+        return None
+    made = Recipe(eqn, rule, 1 + sum(v.recipe.equations for v in values if v.recipe), all(v.is_fixed for v in values))
+    return made if made.fixed or (eqn.outvars[0].aval.ndim and made.equations <= MOST_REMADE) else None
 
 
 def _form(eqn: JaxprEqn, n: int, propagation: Propagation) -> Any:
@@ -60,8 +66,9 @@ class Partitioner:
         in_layouts: Sequence[Layout | None],
         out_layouts: Sequence[Wanted],
         names: Names = NUMBERS,
-        around: Diagnostics | None = None,
+        around: Partitioner | None = None,
         runs: Sequence[int] | None = None,
+        given: Sequence[PartitionedValue] = (),
     ) -> None:
         self.source = jaxpr
         self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
@@ -72,8 +79,9 @@ class Partitioner:
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
         self.out_layouts = out_layouts
         self.runs = [1] * len(jaxpr.jaxpr.invars) if runs is None else runs
-        self.is_region = around is not None
-        self.diagnostics = Diagnostics() if around is None else around
+        self.given = given
+        self.around = around
+        self.diagnostics: Diagnostics = Diagnostics() if around is None else around.diagnostics
         self.local = LocalProgram(mesh, names)
         #: results of constraints and marks, mapped to their operands with the layouts available at that point
         self.laid_out: dict[Var, PartitionedValue] = {}
@@ -105,11 +113,14 @@ class Partitioner:
         """Record the equations, without the resharding of the outputs."""
         inner, names = self.closed.jaxpr, self.local.names
         called = [
-            "a parameter of the loop or branch" if self.is_region else names.of("input", number)
+            "a parameter of the loop or branch" if self.around else names.of("input", number)
             for number in range(len(inner.invars))
         ]
         with self.local.recording():
             self.local.add_inputs(self.closed, self.in_layouts, called, self.runs)
+            if self.around is not None:
+                for var, value in zip(inner.invars, self.given):
+                    self.local.know(var, value, self.around.local)
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
@@ -156,16 +167,18 @@ class Partitioner:
             partitioned = partition_control if isinstance(op, ControlOp) else partition_manual
             results, layouts = partitioned(self, eqn)
             self.local.set_results(eqn, layouts, results)
-        elif is_remade(eqn, rule, values := [self.local.value(a) for a in eqn.invars]):
-            self.remember(eqn, rule, values)
+        elif (known := recipe(eqn, rule, values := [self.local.value(a) for a in eqn.invars])) is not None:
+            self.remember(known, values)
         else:
             self.compute(eqn, rule, values)
 
-    def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> None:
-        """Record how to recompute a value that depends on constants only, and compute it in its target layout."""
-        (var,) = eqn.outvars
+    def remember(self, recipe: Recipe, values: Sequence[PartitionedValue]) -> None:
+        """Record how to recompute a value, and compute it in its target layout."""
+        eqn, (var,) = recipe.eqn, recipe.eqn.outvars
         counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
-        remade = PartitionedValue(var.aval, [], eqn.op.name, var, eqn.source, Recipe(eqn, rule), counts=counts)
+        remade = PartitionedValue(
+            var.aval, [], eqn.op.name, var, eqn.source, recipe, counts=counts, runs=runs_of(values)
+        )
         self.local.env[var] = remade
         self.local.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
 
@@ -249,13 +262,16 @@ class Partitioner:
         out_layouts: Sequence[Wanted],
         mesh: AbstractMesh | None = None,
         runs: Sequence[int] | None = None,
+        given: Sequence[PartitionedValue] = (),
     ) -> Partitioner:
         """A partitioner that has recorded a region, with the layouts that propagation found in it.
 
         For the arguments, see :meth:`meshwright.spmd.partition.regions.Scope.region`.
         """
         mesh = self.mesh if mesh is None else mesh
-        inside = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self.diagnostics, runs=runs)
+        inside = Partitioner(
+            jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self, runs=runs, given=given
+        )
         inside.record()
         return inside
 
@@ -320,4 +336,4 @@ class Partitioner:
             hint = self.propagation.layout(atom)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
-            return self.local.bring(value, layout, Use("result" if self.is_region else "output", number)), layout
+            return self.local.bring(value, layout, Use("result" if self.around else "output", number)), layout

@@ -73,11 +73,13 @@ class Scope(Protocol):
         out_layouts: Sequence[Wanted],
         mesh: AbstractMesh | None = None,
         runs: Sequence[int] | None = None,
+        given: Sequence[PartitionedValue] = (),
     ) -> RecordedRegion:
         """Record the equations of a region.
 
         ``mesh`` is the mesh to partition over; by default, that of the program. ``runs``: for how many runs of the
-        region each of its inputs stays the same; by default, for one.
+        region each of its inputs stays the same; by default, for one. ``given``: what the first of its inputs are in
+        every run, as values of this scope.
         """
         ...
 

@@ -6,8 +6,9 @@ what comes of that is kept for the next use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,12 +30,22 @@ from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 
+#: A value that takes more equations is not computed again where the program would do them when it runs: devices would
+#: repeat the arithmetic of others to spare one collective.
+MOST_REMADE = 12
+
 
 class Recipe(NamedTuple):
-    """The equation that computes a value of constants only, with its rule."""
+    """The equation that computes a value that every device can compute any tile of, with its rule.
+
+    ``equations`` is how many compute it, this one among them. ``fixed``: it is made of constants alone,
+    not also of numbers that are known when the program runs.
+    """
 
     eqn: JaxprEqn
     rule: ShardingRule
+    equations: int
+    fixed: bool
 
 
 class Use(NamedTuple):
@@ -72,6 +83,16 @@ class PartitionedValue:
         return self.constant or self.recipe is not None
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the value is made of constants alone."""
+        return self.constant or (self.recipe is not None and self.recipe.fixed)
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it is a single number that every device has."""
+        return not self.aval.ndim and any(not layout.partial for layout in self.layouts)
+
+    @property
     def layouts(self) -> tuple[Layout, ...]:
         return tuple(layout for layout, _ in self.versions)
 
@@ -88,6 +109,11 @@ class PartitionedValue:
         """The index of the version that is cheapest to reshard to ``target``."""
         costs = [self.cost(layout, target, mesh) for layout in self.layouts]
         return costs.index(min(costs))
+
+
+def runs_of(operands: Iterable[PartitionedValue]) -> int:
+    """How many runs a value that is computed from these stays the same for."""
+    return min((v.runs for v in operands if not v.is_fixed), default=1)
 
 
 class LocalProgram:
@@ -127,9 +153,28 @@ class LocalProgram:
             whole = Layout.replicated(var.aval.ndim)
             self.env[var] = PartitionedValue(var.aval, [(whole, const)], "a constant", var, constant=True)
 
+    def know(self, parameter: Var, value: PartitionedValue, around: LocalProgram) -> None:
+        """Enter that a region's parameter is always this value of the program around it: if that is made of constants,
+        any tile of it can be computed in the region as well."""
+        known = self.env[parameter]
+        if value.constant:
+            constants = ((lo, x) for lo, x in value.versions if not isinstance(x, JaxprTracer))
+            self.env[parameter] = replace(known, versions=[*known.versions, *constants], constant=True)
+        elif value.recipe is not None and value.recipe.fixed and value.recipe.equations <= MOST_REMADE:
+            self.env[parameter] = replace(known, recipe=value.recipe, counts=value.counts)
+            self._know_operands(value.recipe, around)
+
+    def _know_operands(self, recipe: Recipe, around: LocalProgram) -> None:
+        for atom in recipe.eqn.invars:
+            if isinstance(atom, Var) and atom not in self.env:
+                value = around.value(atom)
+                constants = [(lo, x) for lo, x in value.versions if not isinstance(x, JaxprTracer)]
+                self.env[atom] = replace(value, versions=constants, earlier=())
+                if value.recipe is not None:
+                    self._know_operands(value.recipe, around)
+
     def set_results(self, eqn: JaxprEqn, layouts: Sequence[Layout], results: Sequence[Any]) -> None:
-        inputs = [self.env[a] for a in eqn.invars if isinstance(a, Var)]
-        runs = min((v.runs for v in inputs if not v.is_remade), default=1)
+        runs = runs_of(self.env[a] for a in eqn.invars if isinstance(a, Var))
         for var, layout, result in zip(eqn.outvars, layouts, results):
             self.env[var] = PartitionedValue(var.aval, [(layout, result)], eqn.op.name, var, eqn.source, runs=runs)
 
@@ -199,7 +244,7 @@ class LocalProgram:
 
         Returns False if tiles of the result cannot be computed from tiles of the operands alone.
         """
-        eqn, rule = recipe
+        eqn, rule = recipe.eqn, recipe.rule
         ins = operand_layouts(layout, rule, self.mesh)
         if ins is None:
             return False
