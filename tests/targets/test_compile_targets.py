@@ -15,13 +15,13 @@ from meshwright.api.targets import memory_on
 from meshwright.experimental.mesh_utils import create_device_mesh
 from meshwright.hardware.placement import snake
 from meshwright.runtime.pjrt import plugins
+from meshwright.spmd.memory.tiles import tiled_bytes
 from meshwright.targets import child
 from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.report import TargetReport
 from meshwright.targets.schedule import _iota_groups
-from meshwright.targets.tiling import tiled_bytes, tiled_memory
 
 
 @pytest.fixture(scope="module")
@@ -361,10 +361,7 @@ def test_tiles_of_tpus(shape, dtype, size):
 
 def test_arguments_in_tiles(reports):
     """What is predicted of a kept program is what the compiler said."""
-    part = mlp()
-    assert tiled_memory(part.memory, part.jaxpr.in_avals, part.jaxpr.out_avals).argument_bytes == (
-        reports["mlp_v5e"].argument_bytes
-    )
+    assert memory_on(mlp(), mw.target("v5e:2x4")).argument_bytes == reports["mlp_v5e"].argument_bytes
 
 
 def test_products_on_gpus_have_a_workspace(reports):

@@ -54,6 +54,7 @@ from meshwright.spmd.device_order import Orders, in_orders
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline, quicker_alone
 from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
+from meshwright.spmd.memory.compilers import platform_of
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.result import Partition
@@ -160,9 +161,13 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def memory(self) -> Memory:
-        """The predicted memory of one device, without compiling; printed, it lists the largest buffers at the peak."""
+        """The predicted memory of one device, without compiling; printed, it lists the largest buffers at the peak.
+
+        It is that of the mesh's machine (XLA's compilers differ), or of CPUs if none is given.
+        """
+        mesh, known = self.mesh.abstract_mesh, self.part.stands_for
         with self.program.precision():
-            return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for, self.names)
+            return predict(self.jaxpr_for(platform_of(mesh)), mesh, self.donated, known, self.names)
 
     @cached_property
     def memory_before(self) -> Memory:

@@ -15,7 +15,6 @@ from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Progress as CompileProgress
 from meshwright.targets.compiling import Subject, compile_for
 from meshwright.targets.report import Prediction, TargetReport
-from meshwright.targets.tiling import tiled_memory
 from meshwright.targets.topology import CompileTarget, target
 from meshwright.verification.progress import on_terminal
 
@@ -44,8 +43,7 @@ def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
     compiler = compiler_for(chosen.platform, chosen.machine.chip.name)
     mesh, known = part.mesh.abstract_mesh, part.part.stands_for
     with part.program.precision():
-        memory = predict(part.jaxpr_for(chosen.platform), mesh, part.donated, known, part.names, compiler)
-    return tiled_memory(memory, part.jaxpr.in_avals, part.jaxpr.out_avals) if chosen.platform == "tpu" else memory
+        return predict(part.jaxpr_for(chosen.platform), mesh, part.donated, known, part.names, compiler)
 
 
 def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:

@@ -74,6 +74,11 @@ class Chip:
         object.__setattr__(self, "products", dict(self.products))
         object.__setattr__(self, "precise", dict(self.precise))
 
+    @property
+    def platform(self) -> str:
+        """The platform that XLA compiles for: chips in a torus are TPUs; GPUs are known by their kernels' starts."""
+        return "tpu" if self.torus else "cuda" if self.launch else "cpu"
+
     def product_rate(self, dtype: Any, precision: str | None = None) -> tuple[float, str]:
         """The rate of matrix products of a dtype, and the name of the figure used.
 

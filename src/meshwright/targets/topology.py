@@ -228,7 +228,7 @@ def target(
             f"target {chips.name}: a host has {'x'.join(map(str, _HOST[: len(chips.shape)]))} chips, so the first two "
             f"dimensions of a slice are 1 or even; take {chips.chip.name}:{even}"
         )
-    return CompileTarget(chips, "tpu" if chips.chip.torus else "cuda")
+    return CompileTarget(chips, chips.chip.platform)
 
 
 def _odd(chips: Machine) -> bool:

@@ -76,6 +76,31 @@ def test_single_elements_that_a_loop_writes():
         assert memory_on(part, mw.target(target)).temp_bytes < MIB
 
 
+@pytest.mark.parametrize("target", ["v5e:2x4", "h100:8"])
+def test_a_mesh_that_names_a_machine_has_its_memory(target):
+    """Products of 16 bits stay so there; what is listed makes up the peak."""
+
+    def layers(x, *ws):
+        for w in ws:
+            x = nn.relu(x @ w)
+        return x
+
+    def partitioned(machine):
+        mesh = mw.AbstractMesh((8,), ("d",), machine=machine)
+        specs = [mw.PartitionSpec("d"), *[mw.PartitionSpec()] * 3]
+        on = tuple(mw.NamedSharding(mesh, s) for s in specs)
+        args = [array(8 * 1024, 512, dtype=mnp.bfloat16), *[array(512, 512, dtype=mnp.bfloat16)] * 3]
+        return mw.jit(layers, in_shardings=on).lower(*args).partition()
+
+    part, plain = partitioned(target), partitioned(None)
+    assert part.memory == memory_on(part, mw.target(target))
+    assert part.peak_bytes < plain.peak_bytes - MIB / 2
+    listed = sum(b.nbytes for b in part.memory.buffers)
+    assert 0.9 * part.peak_bytes <= listed <= 1.1 * part.peak_bytes
+    chip = target.partition(":")[0]
+    assert str(part.memory).startswith(f"a device ({chip}) holds") and str(plain.memory).startswith("a device holds")
+
+
 def test_a_bias_is_added_where_a_product_is_written():
     x, b = array(2, 256, 512), array(512)
     assert memory(CUDA, lambda x, b: x @ mnp.ones((512, 512)) + b, x, b).temp_bytes == MIB  # the ones
@@ -101,7 +126,7 @@ def test_long_chains_do_not_grow_without_end():
 
 def test_values_of_tpus_are_in_one_of_two_memories():
     """Operands that only products read have 16 bits; the last product's is copied while the others run."""
-    assert compiler_for("cuda", "h100") == compilers.CUDA and compiler_for("cpu", "cpu") == CPU
+    assert compiler_for("cuda", "h100") == replace(compilers.CUDA, chip="h100") and compiler_for("cpu", "cpu") == CPU
 
     def f(w, x):
         y = x @ x

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from meshwright.core.records import dataclass
 from meshwright.hardware.chips import CHIPS
+from meshwright.sharding import AbstractMesh
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """The behavior of XLA's compiler for a platform.
+    """The behavior of XLA's compiler for a platform; ``chip`` is the one compiled for.
 
     ``narrow``: 16-bit products and sums are computed as given, not in 32 bits with conversions.
     ``by_bytes``: priority fusion: a producer (even a reduction or an expensive function) is fused into all of its users
@@ -40,6 +41,7 @@ class Compiler:
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
     """
 
+    chip: str = ""
     narrow: bool = False
     by_bytes: bool = False
     into_products: bool = False
@@ -107,6 +109,16 @@ _VECTOR_MEMORY = {"v4": (32, 16), "v5e": (128, 16), "v5p": (64, 16), "v6e": (128
 _TWO_CORES = ("v4", "v5p")
 
 
+def platform_of(mesh: AbstractMesh) -> str:
+    """The platform of the machine of a mesh; ``"cpu"`` if it has none, as of the virtual mesh."""
+    return "cpu" if mesh.machine is None else mesh.machine.chip.platform
+
+
+def compiler_of(mesh: AbstractMesh) -> Compiler:
+    """The compiler model for the machine of a mesh; that for CPUs if it has none."""
+    return CPU if mesh.machine is None else compiler_for(platform_of(mesh), mesh.machine.chip.name)
+
+
 def compiler_for(platform: str, chip: str) -> Compiler:
     """The compiler model for a platform and chip."""
     if platform == "tpu":
@@ -114,5 +126,5 @@ def compiler_for(platform: str, chip: str) -> Compiler:
         known = CHIPS.get(chip, CHIPS["v5e"])
         intensity = known.products["bfloat16"] / known.memory_bandwidth
         on_chip = (whole - kept) * 2**20
-        return replace(TPU, tiles=True, on_chip=on_chip, two_cores=chip in _TWO_CORES, intensity=intensity)
-    return CUDA if platform == "cuda" else CPU
+        return replace(TPU, chip=chip, tiles=True, on_chip=on_chip, two_cores=chip in _TWO_CORES, intensity=intensity)
+    return replace(CUDA, chip=chip) if platform == "cuda" else CPU

@@ -46,6 +46,8 @@ class Memory(Printed):
     buffers: tuple[LiveBuffer, ...]
     #: arguments, results and intermediate values in host memory
     host_bytes: int = 0
+    #: the accelerator whose compiler was predicted; empty: CPUs, as of the virtual mesh
+    chip: str = ""
 
     @property
     def peak_bytes(self) -> int:
@@ -57,8 +59,9 @@ class Memory(Printed):
     def __str__(self) -> str:
         show = human_bytes
         taken = f" ({show(self.alias_bytes)} of them in donated arguments)" if self.alias_bytes else ""
+        device = f"a device ({self.chip})" if self.chip else "a device"
         lines = [
-            f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
+            f"{device} holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
             f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
         ]
         if self.host_bytes:

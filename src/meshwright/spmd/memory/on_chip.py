@@ -27,7 +27,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -79,8 +79,8 @@ class VectorMemory:
         self._slot = slots_of(order)
         self.stays = list(self._chosen())
 
-    def peak_bytes(self, inside: Mapping[int, int]) -> int:
-        """The most bytes that are there at a time.
+    def highest(self, inside: Mapping[int, int]) -> tuple[int, Sequence[Buffer]]:
+        """The most bytes that are there at a time, and the values that are there then, as temporaries.
 
         ``inside`` are the bytes that loops take there for their bodies, by the step of the loop.
         """
@@ -91,7 +91,13 @@ class VectorMemory:
         held = np.cumsum(changes)
         for step, nbytes in inside.items():
             held[self._slot[step]] += nbytes
-        return int(held.max())
+        peak = int(held.argmax())
+        there = [replace(s.buffer, kind="temporary") for s in self.stays if s.start <= peak <= s.slots[-1]]
+        for step, nbytes in inside.items():
+            if self._slot[step] == peak and nbytes:
+                kernel = self.order[step]
+                there.append(Buffer(kernel.root.avals[0], nbytes, kernel, step, step))
+        return int(held[peak]), there
 
     def holds(self, buffer: Buffer, step: int) -> bool:
         """Whether a value is there at a step."""

@@ -78,6 +78,8 @@ class Placed:
     copies: Mapping[int, Span]
     #: of a body, the parameters of which it writes parts, by number, with the size and the time
     writes: Mapping[int, Span]
+    #: what is in vector memory at its peak, where that is higher than the block's
+    on_chip: Sequence[Buffer] | None = None
 
     @property
     def temporaries(self) -> Sequence[int]:
@@ -92,10 +94,11 @@ class Placed:
     @property
     def held(self) -> Sequence[Buffer]:
         """The buffers that are live at the peak."""
+        in_block = (b for b in self.rest if b.start <= self.peak <= b.end)
         return [
             *(b for b in self.arguments if b is not None),
             *(b for b in self.written if b not in self.donated),
-            *(b for b in self.rest if b.start <= self.peak <= b.end),
+            *(in_block if self.on_chip is None else self.on_chip),
         ]
 
 
@@ -225,8 +228,10 @@ class Plan:
             return self._in_body(vector, arguments, donated, *place(live, kept, donated))
         vector.shorten()
         found = self._packed(arguments, donated, *place(live, kept, donated, vector.only_here))
-        most = max(found.temp_bytes, vector.peak_bytes(self._inside_loops(vector, live)))
-        return replace(found, temp_bytes=most + sum(self._constants().values()))
+        most, there = vector.highest(self._inside_loops(vector, live))
+        if most > found.temp_bytes:
+            found = replace(found, temp_bytes=most, on_chip=there)
+        return replace(found, temp_bytes=found.temp_bytes + sum(self._constants().values()))
 
     def _constants(self) -> dict[object, int]:
         """The bytes of arrays of constants, also of those in bodies. Equal ones are one."""

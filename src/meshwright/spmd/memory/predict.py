@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
@@ -12,7 +12,7 @@ from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.accumulate import add_in_place
 from meshwright.spmd.memory.buffers import Buffer
-from meshwright.spmd.memory.compilers import CPU, Compiler
+from meshwright.spmd.memory.compilers import Compiler, compiler_of
 from meshwright.spmd.memory.halves import halve, halve_invariants
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist, sink
@@ -23,6 +23,7 @@ from meshwright.spmd.memory.plan import Plan, Scope, planned
 from meshwright.spmd.memory.prune import hold_less, prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.splits import move_splits
+from meshwright.spmd.memory.tiles import tiled_bytes
 
 #: bytes per entry of the table of result addresses
 _ADDRESS = 8
@@ -34,15 +35,15 @@ def predict(
     donated: Sequence[int] = (),
     stands_for: Mapping[Var, tuple[Var, Layout]] | None = None,
     names: Sequence[str] = (),
-    compiler: Compiler = CPU,
+    compiler: Compiler | None = None,
 ) -> Memory:
     """The memory of a per-device program; ``donated`` are argument numbers, ``names`` the arguments' names.
 
     ``stands_for`` maps values of the program to the values of the unpartitioned program that they are shards of, and
-    to their layouts.
+    to their layouts. ``compiler``: by default, the one for the mesh's machine, or for CPUs if it has none.
     """
     with collector_paused():
-        return _predicted(jaxpr, mesh, donated, stands_for, names, compiler)
+        return _predicted(jaxpr, mesh, donated, stands_for, names, compiler or compiler_of(mesh))
 
 
 def _predicted(
@@ -72,7 +73,16 @@ def _predicted(
         prune(graph)
         halve(graph)
     memory = _memory(planned(graph, Scope(compiler, donated)), known, names)
-    return replace(memory, host_bytes=_in_host_memory(jaxpr))
+    if compiler.tiles:
+        memory = _tiled(memory, jaxpr.in_avals, jaxpr.out_avals)
+    return replace(memory, host_bytes=_in_host_memory(jaxpr), chip=compiler.chip)
+
+
+def _tiled(memory: Memory, ins: Iterable[ShapedArray], outs: Iterable[ShapedArray]) -> Memory:
+    """The prediction with the tiled sizes of arguments and results; results in donated buffers grow with them."""
+    arguments, results = sum(map(tiled_bytes, ins)), sum(map(tiled_bytes, outs))
+    share = memory.alias_bytes / memory.output_bytes if memory.output_bytes else 0.0
+    return replace(memory, argument_bytes=arguments, output_bytes=results, alias_bytes=int(share * results))
 
 
 def _in_host_memory(jaxpr: ClosedJaxpr) -> int:
