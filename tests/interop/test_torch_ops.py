@@ -613,6 +613,7 @@ PIECES = [
     lambda x: F.l1_loss(x, torch.full_like(x, 3.0), reduction="none"), lambda x: x[4:6].norm(p=1), F.hardswish,
     lambda x: torch.fmax(x, -x), lambda x: torch.atan2(x, x.abs()), lambda x: torch.copysign(x, x * 0 + 1), lambda x: x.norm(p=0.5),
     lambda x: F.smooth_l1_loss(x, x.flip(0), reduction="none"), lambda x: F.huber_loss(x, x.flip(0) / 2, reduction="none"),
+    torch.angle, lambda x: torch.view_as_real(torch.complex(x, x - x)).sum(-1) + torch.complex(x, x - x).angle(),
 ]  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, find_users, sink_views
 from meshwright.interop.torch.quiet import quiet
+from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
 from meshwright.interop.torch.trees import look_into_caches
@@ -87,6 +88,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             raise _explained(error, module) from error
     warn_of_assignments(assigned, module)
     graph = exported.program.graph_module
+    keep_all_rows(graph)
     in_memory_order(graph)
     drop_packed(graph)
     sink_views(graph)

@@ -28,6 +28,7 @@ from meshwright.interop.torch.ops import (
     sampling,
     scattering,
     segments,
+    selected,
     shapes,
     sorting,
     special,

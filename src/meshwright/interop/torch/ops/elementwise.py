@@ -71,6 +71,14 @@ def _atan2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return atan2(y, x), dy * (x * inverse) - dx * (y * inverse)
 
 
+def angle(x: Any) -> Any:
+    """Of real numbers, pi if they are negative, which -0 is not, and without a slope."""
+    if dtypes.is_complex(x.dtype):
+        return atan2(mnp.imag(x), mnp.real(x))
+    x = lax.stop_gradient(x)
+    return mnp.where(x < 0, mnp.asarray(math.pi, x.dtype), mnp.where(x == x, 0, x))
+
+
 @custom_jvp
 def nextafter(x: Any, y: Any) -> Any:
     """A step from ``x`` towards ``y``; moves as ``x`` does, unless it is there already, as torch's."""
@@ -145,7 +153,7 @@ rows(
         "asinh arcsinh": of_floats(mnp.arcsinh),
         "acosh arccosh": of_floats(mnp.arccosh),
         "atanh arctanh": of_floats(mnp.arctanh),
-        "angle": of_floats(mnp.angle),
+        "angle": of_floats(angle),
         "silu": of_floats(activations.silu),
         "mish": of_floats(activations.mish),
         "log_sigmoid": of_floats(activations.log_sigmoid),
