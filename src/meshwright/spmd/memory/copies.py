@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.spmd.memory.buffers import overwrites, updated
-from meshwright.spmd.memory.fusion import depends
+from meshwright.spmd.memory.fusion import depends, in_place_operand
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.library import ones_come_first
 from meshwright.spmd.memory.prune import through
 
 #: the number of kernels between a value's last use and the kernel that overwrites it that are examined
@@ -71,7 +72,7 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
     copies: dict[Kernel, Kernel] = {}
     for i, kernel in enumerate(results):
         ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
-        if ordered and (_transposed(kernel) or (_ones_come_first(kernel) and _used_once(kernel.root, graph))):
+        if ordered and (_transposed(kernel) or (ones_come_first(_moved(kernel)) and _used_once(kernel.root, graph))):
             results[i] = copies[kernel] = copies.get(kernel) or _copy(kernel)
 
 
@@ -90,6 +91,23 @@ def copy_carry(loop: Kernel) -> None:
         if owner.root.op in _STAYS or shared:
             loop.operands[i] = _copy(source)
     _reread(loop)
+
+
+def copy_reshaped(kernels: Sequence[Kernel], kept: Collection[Kernel]) -> None:
+    """Copy what an update writes over if its kernel also reshapes it, before or after. It writes over the copy.
+
+    XLA does not see that such a kernel can write over what it reads.
+    """
+    for kernel in kernels:
+        if kernel.root.op != "dynamic_update_slice":
+            continue
+        old = in_place_operand(kernel)
+        source = next((k for k in kernel.inputs if k.root is old), None)
+        after = kernel not in kept and kernel.users and all(user.root.op == "reshape" for user in kernel.users)
+        if source is not None and (after or old is not kernel.root.operands[0]):
+            copy = _copy(source)
+            kernel.read(copy, source)
+            kernel.operands[0] = copy
 
 
 def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> None:
@@ -177,15 +195,6 @@ def _transposed(kernel: Kernel) -> bool:
     """Whether a kernel computes something and writes it in another order than that of results."""
     moved = _moved(kernel)
     return moved.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
-
-
-def _ones_come_first(kernel: Kernel) -> bool:
-    """Whether a kernel is a reshape to dimensions of size 1 after others. One dimension has only one order."""
-    moved = _moved(kernel)
-    if moved.op != "reshape" or len(moved.operands[0].shape) == 1:
-        return False
-    first = next((d for d, n in enumerate(moved.shape) if n != 1), 0)
-    return 1 in moved.shape[first:]
 
 
 def _moved(kernel: Kernel) -> Node:

@@ -38,7 +38,8 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
             _, producer = heapq.heappop(queue)
             if producer in stay or not may_fuse(kernel, producer, kept):
                 continue
-            if len(kernel.members) > 1 and code.too_long_with(producer, producer in kept):
+            several = len(kernel.members) > 1 or kernel.root.op == "transpose"  # which is a transpose and a copy of it
+            if several and code.too_long_with(producer, producer in kept):
                 continue
             kernel.absorb(producer, producer in kept)
             code.add(producer.root)
@@ -59,7 +60,29 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
         repeated = producer in kept or len(producer.users) > 1
         if repeated or consumer.inputs[producer] is Use.REUSED:
             return False
-    return not (_major_reduction(producer.root) or _major_reduction(consumer.root))
+    if _major_reduction(producer.root) or _major_reduction(consumer.root):
+        return False
+    return consumer.root.op != "dynamic_update_slice" or not _disturbs(consumer, producer.root)
+
+
+def _disturbs(update: Kernel, node: Node) -> bool:
+    """Whether a node that an update computes for itself would keep it from writing over its first operand.
+
+    That is what it is, or reads elsewhere, unless element by element. Source: XLA's ``ShouldFuseInPlaceOp``.
+    """
+    if node.elementwise or node.op == "reshape":
+        return False
+    root, old = update.root, in_place_operand(update)
+    same = node.op == "dynamic_slice" and node.operands[1:] == root.operands[2:]
+    return node is old or (old in node.operands and not same)
+
+
+def in_place_operand(update: Kernel) -> Node:
+    """The operand that an update writes over, before it is reshaped in the same kernel."""
+    node = update.root.operands[0]
+    while node.op == "reshape" and node in update.members:
+        (node,) = node.operands
+    return node
 
 
 class _Code:

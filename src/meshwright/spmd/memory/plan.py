@@ -17,6 +17,7 @@ from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.copies import (
     copy_carry,
     copy_donated,
+    copy_reshaped,
     copy_results,
     copy_transposed,
     copy_updated,
@@ -135,7 +136,8 @@ class Plan:
             fuse_by_bytes(kernels, kept, self.compiler)
         else:
             fuse_reductions(kernels, kept)
-            fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
+            left = fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
+            copy_reshaped(left, kept)
         combine(self.results, self._effects, self.compiler)
 
     def _aliases(self) -> Mapping[int, int]:

@@ -140,7 +140,8 @@ def _transpose(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int
     if keeps_order(x.shape, permutation):
         return make("reshape", (x,), aval, {})
     if x.op == "matmul" and aval.ndim == 2:
-        return make("matmul", x.operands[::-1], aval, {"transposed": tuple(x.attributes.items())})
+        last = x.attributes["inner_last"][::-1]
+        return make("matmul", x.operands[::-1], aval, {"transposed": tuple(x.attributes.items()), "inner_last": last})
     if x.op == "transpose":
         inner = x.attributes["permutation"]
         composed = tuple(inner[d] for d in permutation)
