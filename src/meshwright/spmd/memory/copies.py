@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshwright.spmd.memory.buffers import overwrites, updated
 from meshwright.spmd.memory.fusion import depends, in_place_operand
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.kernels import Kernel, Use, copy_of
 from meshwright.spmd.memory.library import ones_come_first
 from meshwright.spmd.memory.prune import through
 
@@ -40,7 +40,7 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
         if buffer.root.op == "parameter" and aliases.get(i) == parameters.index(buffer):
             continue
         if buffer in seen or buffer.root.op in _STAYS:
-            results[i] = _copy(kernel)
+            results[i] = copy_of(kernel)
         seen.add(buffer)
 
 
@@ -73,7 +73,7 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
     for i, kernel in enumerate(results):
         ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
         if ordered and (_transposed(kernel) or (ones_come_first(_moved(kernel)) and _used_once(kernel.root, graph))):
-            results[i] = copies[kernel] = copies.get(kernel) or _copy(kernel)
+            results[i] = copies[kernel] = copies.get(kernel) or copy_of(kernel)
 
 
 def copy_carry(loop: Kernel) -> None:
@@ -89,7 +89,7 @@ def copy_carry(loop: Kernel) -> None:
         *_, owner = _views(source)
         shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
         if owner.root.op in _STAYS or shared:
-            loop.operands[i] = _copy(source)
+            loop.operands[i] = copy_of(source)
     _reread(loop)
 
 
@@ -105,7 +105,7 @@ def copy_reshaped(kernels: Sequence[Kernel], kept: Collection[Kernel]) -> None:
         source = next((k for k in kernel.inputs if k.root is old), None)
         after = kernel not in kept and kernel.users and all(user.root.op == "reshape" for user in kernel.users)
         if source is not None and (after or old is not kernel.root.operands[0]):
-            copy = _copy(source)
+            copy = copy_of(source)
             kernel.read(copy, source)
             kernel.operands[0] = copy
 
@@ -119,7 +119,7 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
             continue
         shared = source in results or not all(depends(kernel, user, _HORIZON) for user in users)
         if owner.root.op in _STAYS or shared:
-            kernel.read(_copy(source), source)
+            kernel.read(copy_of(source), source)
 
 
 def copy_donated(
@@ -144,7 +144,7 @@ def copy_donated(
         if ours and all(depends(writer, user, _HORIZON) for user in users):
             continue
         copied.add(result)
-        copy = _copy(parameter)
+        copy = copy_of(parameter)
         for user in list(parameter.users):
             if user is not copy:
                 user.read(copy, parameter)
@@ -212,10 +212,3 @@ def _used_once(root: Node, graph: Graph) -> bool:
     while root.elementwise and len(root.operands) == 1 and uses[root] == 1:
         (root,) = root.operands
     return uses[root] == 1
-
-
-def _copy(kernel: Kernel) -> Kernel:
-    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
-    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
-    kernel.users[copy] = None
-    return copy

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from meshwright.core import dtypes
 from meshwright.spmd.memory.graph import Node
-from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.kernels import Kernel, copy_of
 
 #: elementwise operations of the library, on floating-point numbers
 _ELEMENTWISE = frozenset(
@@ -31,12 +31,18 @@ _WIDE = 8
 def fuse_reductions(kernels: list[Kernel], kept: set[Kernel]) -> None:
     """Turn every large reduction into a library call."""
     fused: set[Kernel] = set()
+    copies: dict[Kernel, Kernel] = {}
     for kernel in reversed(kernels):
         root = kernel.root
         if root.op == "reduce" and kernel not in fused and reduces(root.operands, root.attributes.get("reducer")):
             tip, region = _grown(kernel, kept)
             fused.update(region)
             _merge(tip, region)
+            for source in [x for x in tip.inputs if x.root.op == "matmul" and _later_ones(x.root.shape)]:
+                copies[source] = copies.get(source) or copy_of(source)
+                tip.read(copies[source], source)
+    kernels += copies.values()
+    kernels.sort(key=lambda kernel: kernel.number)
 
 
 def reduces(operands: Sequence[Node], reducer: str | None) -> bool:
@@ -70,7 +76,7 @@ def _supports(node: Node) -> bool:
             return not ones_come_first(node)
         case "broadcast_in_dim":
             dims = node.attributes["broadcast_dimensions"]
-            return list(dims) == sorted(dims)
+            return list(dims) == sorted(dims) and not _turned(node)
         case "iota":
             return node.avals[0].dtype in (dtypes.float32, dtypes.int32)
         case "pad":
@@ -79,10 +85,21 @@ def _supports(node: Node) -> bool:
             return _multiplies(node)
         case "reduce":
             return reduces(node.operands, node.attributes.get("reducer"))
-    if node.op not in _ELEMENTWISE:
+    if node.op not in _ELEMENTWISE or _turned(node):
         return False
     avals = [aval for x in (node, *node.operands) for aval in x.avals[:1]]
     return all(aval.dtype in _FLOATS for aval in avals) and max(aval.size for aval in avals) >= _SMALLEST
+
+
+def _turned(node: Node) -> bool:
+    """Whether a node computes on transposed arrays alone. It then keeps their order in memory, and is no call."""
+    while True:
+        arrays = [x for x in node.operands if x.shape and not x.is_splat()]
+        if not arrays or any(x.op == "transpose" for x in arrays):
+            return bool(arrays) and all(x.op == "transpose" for x in arrays)
+        if len(arrays) > 1 or not (arrays[0].elementwise or arrays[0].op == "broadcast_in_dim"):
+            return False
+        (node,) = arrays
 
 
 def ones_come_first(node: Node) -> bool:
@@ -90,10 +107,13 @@ def ones_come_first(node: Node) -> bool:
 
     One dimension has only one order.
     """
-    if node.op != "reshape" or len(node.operands[0].shape) == 1:
-        return False
-    first = next((d for d, n in enumerate(node.shape) if n != 1), 0)
-    return 1 in node.shape[first:]
+    return node.op == "reshape" and len(node.operands[0].shape) > 1 and _later_ones(node.shape)
+
+
+def _later_ones(shape: Sequence[int]) -> bool:
+    """Whether dimensions of size 1 follow others."""
+    first = next((d for d, n in enumerate(shape) if n != 1), 0)
+    return 1 in shape[first:]
 
 
 def _pads(node: Node) -> bool:
@@ -109,6 +129,8 @@ def _multiplies(node: Node) -> bool:
     """Whether the library computes a product: of matrices that are not small, the first of them by rows."""
     (rows_first, _), batch = node.attributes["inner_last"], len(node.operands[0].shape) - 2
     if not rows_first or node.avals[0].dtype not in _FLOATS or len(node.shape) != batch + 2:
+        return False
+    if _later_ones(node.shape):
         return False
     sides = (*node.shape[batch:], node.operands[0].shape[-1])
     return min(sides[:2]) > 1 and max(sides) >= _WIDE

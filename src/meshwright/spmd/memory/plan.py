@@ -36,7 +36,7 @@ from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.siblings import written_together
-from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers, written_at_once
 from meshwright.spmd.memory.workspaces import workspaces
 
@@ -107,6 +107,8 @@ def planned(graph: Graph, scope: Scope) -> Plan:
     """The plan of a graph, which is changed in place."""
     prune(graph)
     scatter_in_place(graph)
+    if scope.compiler.copies_transposed:
+        reduce_first(graph)
     return Plan(with_own_results(graph) if scope.compiler.copies_transposed else graph, scope)
 
 

@@ -116,6 +116,31 @@ def _scatter_in_place(node: Node, uses: Counter[Node]) -> None:
                 return
 
 
+def reduce_first(graph: Graph) -> None:
+    """Reduce transposed arrays as they are in memory, in place, and transpose what is left.
+
+    Not if the transposed array is a result as well.
+    """
+    for node in graph.post_order():
+        if node.op == "reduce" and len(node.operands) == 2 and node.operands[0].op == "transpose":
+            if node.operands[0] not in graph.results:
+                _reduce_first(node)
+
+
+def _reduce_first(node: Node) -> None:
+    (x, start), dims = node.operands, node.attributes["dimensions"]
+    order, source = x.attributes["permutation"], x.operands[0]
+    kept = [order[d] for d in range(len(order)) if d not in dims]
+    given = {**node.attributes, "dimensions": tuple(order[d] for d in dims)}
+    if kept == sorted(kept):
+        node.operands, node.attributes = (source, start), given
+        return
+    aval = node.avals[0].update(shape=tuple(source.shape[d] for d in sorted(kept)))
+    sums = Node("reduce", (source, start), (aval,), given, node.source, var=node.var)
+    node.op, node.operands = "transpose", (sums,)
+    node.attributes = {"permutation": tuple(sorted(kept).index(d) for d in kept)}
+
+
 def splat(make: Make, scalar: Node, aval: ShapedArray) -> Node:
     """A scalar node broadcast to ``aval``."""
     return make("broadcast_in_dim", (scalar,), aval, {"broadcast_dimensions": ()}) if aval.ndim else scalar
