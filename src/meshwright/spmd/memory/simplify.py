@@ -98,7 +98,7 @@ def _divide(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | N
 
 
 def scatter_in_place(graph: Graph) -> None:
-    """``x + scatter_add(zeros, …)`` adds to ``x`` at once where nothing else uses the scattered array."""
+    """``x + scatter_add(y, …)`` is ``scatter_add(x + y, …)`` where nothing else uses the scattered array."""
     nodes = graph.post_order()
     uses = Counter(x for node in nodes for x in set(node.operands))
     uses.update({*graph.results, *graph.effects})
@@ -110,10 +110,11 @@ def scatter_in_place(graph: Graph) -> None:
 def _scatter_in_place(node: Node, uses: Counter[Node]) -> None:
     for x, added in (node.operands, node.operands[::-1]):
         if added.op == "scatter" and uses[added] == 1 and added.attributes.get("reducer") == "stablehlo.add":
-            zeros, *rest = added.operands
-            if zeros.is_splat() and scalar_value(zeros) == 0:
-                node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
-                return
+            start, *rest = added.operands
+            if not (start.is_splat() and scalar_value(start) == 0):
+                x = Node("add", (x, start), node.avals, {}, node.source)
+            node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
+            return
 
 
 def reduce_first(graph: Graph) -> None:
