@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Graph, Make, Node
+from meshwright.spmd.memory.graph import ELEMENTWISE, Graph, Make, Node
 from meshwright.spmd.memory.parts import part
 
 #: operations with a neutral element as operand 1, and that element
@@ -25,6 +25,8 @@ def simplified(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
 ) -> Node | None:
     """A simpler node that is equivalent to an operation, or ``None``."""
+    if op in ELEMENTWISE and (sunk := _before_repeating(make, op, operands, aval, given)):
+        return sunk
     match op:
         case "reshape":
             return _reshape(make, operands[0], aval)
@@ -45,6 +47,23 @@ def simplified(
         case "add" | "multiply" | "subtract":
             return _neutral(op, operands)
     return part(make, op, operands, aval, given) if operands else None
+
+
+def _before_repeating(
+    make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
+) -> Node | None:
+    """An elementwise operation of a repeated array and of repeated numbers is computed before they are repeated."""
+    if any(x.op != "broadcast_in_dim" for x in operands):
+        return None
+    arrays = {x for x in operands if x.operands[0].shape}
+    if len(arrays) != 1:
+        return None
+    (repeated,) = arrays
+    few = repeated.operands[0].shape
+    narrow = [
+        x.operands[0] if x is repeated else splat(make, x.operands[0], x.avals[0].update(shape=few)) for x in operands
+    ]
+    return make("broadcast_in_dim", (make(op, narrow, aval.update(shape=few), given),), aval, repeated.attributes)
 
 
 def scalar_value(node: Node) -> Any:
