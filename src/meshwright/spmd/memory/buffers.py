@@ -140,9 +140,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
     ]
     # Where XLA gives results their memory, it considers only the last alias of a value, in the block only the first.
     over = tuple(b for b, k in found if live.last[b] is k)
-    plainly = tuple(
-        b for b, k in found if not (k.view or k.root.op in CHOICES or (live.tupled and is_product(k)))
-    )
+    plainly = tuple(b for b, k in found if not (k.view or k.root.op in CHOICES or (live.tupled and is_product(k))))
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])
 
 

@@ -76,6 +76,16 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
             results[i] = copies[kernel] = copies.get(kernel) or copy_of(kernel)
 
 
+def copy_turned(loop: Kernel) -> None:
+    """Copy operands of a loop that are computed in another order than their own."""
+    copies: dict[Kernel, Kernel] = {}
+    for i, source in enumerate(loop.operands):
+        if _transposed(source):
+            loop.operands[i] = copies[source] = copies.get(source) or copy_of(source)
+    if copies:
+        _reread(loop)
+
+
 def copy_carry(loop: Kernel) -> None:
     """Copy operands of a loop that the loop changes and that have other uses.
 

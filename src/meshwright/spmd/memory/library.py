@@ -76,7 +76,7 @@ def _supports(node: Node) -> bool:
             return not ones_come_first(node)
         case "broadcast_in_dim":
             dims = node.attributes["broadcast_dimensions"]
-            return list(dims) == sorted(dims) and not _turned(node)
+            return list(dims) == sorted(dims)
         case "iota":
             return node.avals[0].dtype in (dtypes.float32, dtypes.int32)
         case "pad":
@@ -85,21 +85,10 @@ def _supports(node: Node) -> bool:
             return _multiplies(node)
         case "reduce":
             return reduces(node.operands, node.attributes.get("reducer"))
-    if node.op not in _ELEMENTWISE or _turned(node):
+    if node.op not in _ELEMENTWISE:
         return False
     avals = [aval for x in (node, *node.operands) for aval in x.avals[:1]]
     return all(aval.dtype in _FLOATS for aval in avals) and max(aval.size for aval in avals) >= _SMALLEST
-
-
-def _turned(node: Node) -> bool:
-    """Whether a node computes on transposed arrays alone. It then keeps their order in memory, and is no call."""
-    while True:
-        arrays = [x for x in node.operands if x.shape and not x.is_splat()]
-        if not arrays or any(x.op == "transpose" for x in arrays):
-            return bool(arrays) and all(x.op == "transpose" for x in arrays)
-        if len(arrays) > 1 or not (arrays[0].elementwise or arrays[0].op == "broadcast_in_dim"):
-            return False
-        (node,) = arrays
 
 
 def ones_come_first(node: Node) -> bool:

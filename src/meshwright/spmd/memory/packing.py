@@ -28,8 +28,9 @@ def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
     free = set(buffers)
     for buffer in sorted(buffers, key=lambda b: b.start):
         head[buffer] = buffer
-        for other in () if buffer.several else buffer.plainly:
-            if not other.several and other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
+        ended = (x for x in buffer.plainly if x in free and x in head and x.end == buffer.start)
+        for other in ended:
+            if other.nbytes == buffer.nbytes and not (buffer.several or other.several):
                 free.discard(other)
                 head[buffer] = head[other]
                 break

@@ -20,6 +20,7 @@ from meshwright.spmd.memory.copies import (
     copy_reshaped,
     copy_results,
     copy_transposed,
+    copy_turned,
     copy_updated,
     matched,
     with_own_results,
@@ -154,6 +155,8 @@ class Plan:
         given = {self.parameters[a] for a in self.aliases.values()}
         for kernel in self._post_order():
             if kernel.root.op == "while":
+                if self.compiler.copies_transposed:
+                    copy_turned(kernel)
                 copy_carry(kernel)
             elif kernel.root.op in ("case", "if"):
                 self._hand_through(kernel, given)
