@@ -8,7 +8,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import NamedSharding, lax
+from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.ops.window.reductions import reduce_window
 from meshwright.runtime.pjrt.replicas import compiled_memory
@@ -118,9 +118,53 @@ def twice(x: Any) -> Any:
     return y, y
 
 
+def slice_replaced(x: Any, i: Any) -> Any:
+    """A part is read, reshaped, and written into: first it is copied."""
+    return mnp.sort(lax.dynamic_update_slice(x[1].reshape(128, 256), mnp.ones((1, 256)), (i, 0)), 0)
+
+
+def row_replaced(x: Any, i: Any) -> Any:
+    """A row is computed from what it replaces, which is therefore computed before."""
+    y = mnp.sin(x) + mnp.sort(x, 0)
+    return mnp.sort(y.at[3].set(mnp.where(i > 3, 1.0, y[3])), 1)
+
+
+def kept_by_a_loop(x: Any) -> Any:
+    y = mnp.exp(mnp.sort(x, 0))
+    c = lax.fori_loop(0, 3, lambda _, c: 1 / (y @ (1 / (c @ y))), mnp.ones(256))
+    return mnp.sort(c[:, None] * y, 0)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
+    "the products around a softmax are in its call": (
+        lambda a, b: nn.softmax(a @ b, -1) @ b.T, ((8192, 16), (16, 64)),
+    ),
+    "a call computes what follows its sums, if it is long": (
+        lambda x: mnp.sort(mnp.sqrt(mnp.exp(x).sum(0)) + 1), ((4, 8192),),
+    ),
+    "more than eight parts are joined apart": (
+        lambda x: mnp.sort(mnp.concatenate([k * x for k in range(2, 11)]) + 1, 0), ((64, 128),),
+    ),
+    "what is transposed for a product is a copy": (
+        lambda x: mnp.concatenate([mnp.sort(x, 0), x]) @ mnp.concatenate([x, mnp.sort(x, 1)]).T, ((256, 96),),
+    ),
+    "transposed arrays are reduced as they are": (
+        lambda x: mnp.sort(mnp.sort(x, 2).transpose(1, 0, 2).sum(1)), ((2, 64, 512),),
+    ),
+    "what is written into is read as it was": (slice_replaced, ((2, 256, 128), INDEX)),
+    "what a row replaces is computed before": (row_replaced, ((256, 512), INDEX)),
+    "what a loop kept is written over": (kept_by_a_loop, ((256, 512),)),
+    "a loop takes a copy of what is computed transposed": (
+        lambda x, w: lax.scan(lambda c, y: (c * y, mnp.sort(c)), w, mnp.exp(x).T)[1], ((96, 256), (96,)),
+    ),
+    "sums are scattered onto what is added to them": (
+        lambda x: mnp.full((256, 512), x[0, 0]).at[mnp.arange(5) * 7].add(x[:5]) + mnp.sort(x, 0), ((256, 512),),
+    ),
+    "repeated numbers are multiplied before they are repeated": (
+        lambda x: mnp.sort((x[:, :1] * 2) * mnp.sort(x, 1), 0) + (x[:, :1] * 2) * x.sum(), ((256, 512),),
+    ),
     "what is padded for two kernels is written once": (two_windows, ((160, 32), INDEX)),
     "parts of joined parts": (wrapped_twice, ((32, 64, 96),)),
     "one row is written in place": (lambda x: x.at[mnp.array([3])].add(1).T, ((256, 512),)),

@@ -38,8 +38,11 @@ class Buffer:
     kind: str = "temporary"
     #: operand buffers that may be overwritten
     over: tuple[Buffer, ...] = ()
-    #: those of them that are read directly, not through a view or as a result of a choice
+    #: operand buffers that may be overwritten in the block of temporaries: those that are read directly, not through a
+    #: view or as a result of a choice
     plainly: tuple[Buffer, ...] = ()
+    #: whether it holds several values, since a loop changes it or another kernel writes over it
+    several: bool = False
     #: whether it is a temporary of a body, whose size has its padding
     inner: bool = False
 
@@ -116,7 +119,10 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
     if root.op == "while":
         _inside(live, kernel, step, inner)
         _table(live, kernel, len(kernel.operands))
-        used = root.attributes["used"]
+        used, body = root.attributes["used"], root.regions[1]
+        for source, before, after in zip(kernel.operands, body.parameters, body.results):
+            if before is not after and (buffer := live.of[source][0]) is not None:
+                buffer.several = True
         return [live.of[kernel.operands[used[i]]][0] if i in used else None for i in range(len(root.avals))]
     if len(root.avals) > 1:
         _table(live, kernel, len(root.avals))
@@ -127,17 +133,14 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         places = ((a, tuple(b for b in live.of[k][:1] if b is not None)) for a, k in pairs)
         return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=over) for a, over in places])
     found = [
-        (b, k.view or k.root.op in CHOICES or (live.tupled and is_product(k)))
+        (b, k)
         for k in kernel.inputs
         for b in live.of[k][:1]
-        # XLA considers only the last alias of a value when it decides whether a reader may overwrite it.
-        if b is not None
-        and b.kind != "constant"
-        and live.last[b] is k
-        and k.root.avals[0] in root.avals
-        and _alone(live, kernel, k)
+        if b is not None and b.kind != "constant" and k.root.avals[0] in root.avals and _alone(live, kernel, k)
     ]
-    over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
+    # Where XLA gives results their memory, it considers only the last alias of a value, in the block only the first.
+    over = tuple(b for b, k in found if live.last[b] is k)
+    plainly = tuple(b for b, k in found if not (k.view or k.root.op in CHOICES or (live.tupled and is_product(k))))
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])
 
 
@@ -204,7 +207,7 @@ def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel
         if old is None or old.kind == "argument":
             results += _new(live, [Buffer(aval, aval.nbytes, kernel, step, step, over=() if old is None else (old,))])
         else:
-            old.end = step
+            old.end, old.several = step, True
             results.append(old)
     return results
 

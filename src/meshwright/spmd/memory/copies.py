@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.spmd.memory.buffers import overwrites, updated
-from meshwright.spmd.memory.fusion import depends
+from meshwright.spmd.memory.fusion import depends, in_place_operand
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.kernels import Kernel, Use, copy_of
+from meshwright.spmd.memory.library import ones_come_first
 from meshwright.spmd.memory.prune import through
 
 #: the number of kernels between a value's last use and the kernel that overwrites it that are examined
@@ -39,7 +40,7 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
         if buffer.root.op == "parameter" and aliases.get(i) == parameters.index(buffer):
             continue
         if buffer in seen or buffer.root.op in _STAYS:
-            results[i] = _copy(kernel)
+            results[i] = copy_of(kernel)
         seen.add(buffer)
 
 
@@ -71,8 +72,18 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
     copies: dict[Kernel, Kernel] = {}
     for i, kernel in enumerate(results):
         ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
-        if ordered and (_transposed(kernel) or (_ones_come_first(kernel) and _used_once(kernel.root, graph))):
-            results[i] = copies[kernel] = copies.get(kernel) or _copy(kernel)
+        if ordered and (_transposed(kernel) or (ones_come_first(_moved(kernel)) and _used_once(kernel.root, graph))):
+            results[i] = copies[kernel] = copies.get(kernel) or copy_of(kernel)
+
+
+def copy_turned(loop: Kernel) -> None:
+    """Copy operands of a loop that are computed in another order than their own."""
+    copies: dict[Kernel, Kernel] = {}
+    for i, source in enumerate(loop.operands):
+        if _transposed(source):
+            loop.operands[i] = copies[source] = copies.get(source) or copy_of(source)
+    if copies:
+        _reread(loop)
 
 
 def copy_carry(loop: Kernel) -> None:
@@ -88,8 +99,25 @@ def copy_carry(loop: Kernel) -> None:
         *_, owner = _views(source)
         shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
         if owner.root.op in _STAYS or shared:
-            loop.operands[i] = _copy(source)
+            loop.operands[i] = copy_of(source)
     _reread(loop)
+
+
+def copy_reshaped(kernels: Sequence[Kernel], kept: Collection[Kernel]) -> None:
+    """Copy what an update writes over if its kernel also reshapes it, before or after. It writes over the copy.
+
+    XLA does not see that such a kernel can write over what it reads.
+    """
+    for kernel in kernels:
+        if kernel.root.op != "dynamic_update_slice":
+            continue
+        old = in_place_operand(kernel)
+        source = next((k for k in kernel.inputs if k.root is old), None)
+        after = kernel not in kept and kernel.users and all(user.root.op == "reshape" for user in kernel.users)
+        if source is not None and (after or old is not kernel.root.operands[0]):
+            copy = copy_of(source)
+            kernel.read(copy, source)
+            kernel.operands[0] = copy
 
 
 def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> None:
@@ -101,7 +129,7 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
             continue
         shared = source in results or not all(depends(kernel, user, _HORIZON) for user in users)
         if owner.root.op in _STAYS or shared:
-            kernel.read(_copy(source), source)
+            kernel.read(copy_of(source), source)
 
 
 def copy_donated(
@@ -126,7 +154,7 @@ def copy_donated(
         if ours and all(depends(writer, user, _HORIZON) for user in users):
             continue
         copied.add(result)
-        copy = _copy(parameter)
+        copy = copy_of(parameter)
         for user in list(parameter.users):
             if user is not copy:
                 user.read(copy, parameter)
@@ -179,15 +207,6 @@ def _transposed(kernel: Kernel) -> bool:
     return moved.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
 
 
-def _ones_come_first(kernel: Kernel) -> bool:
-    """Whether a kernel is a reshape to dimensions of size 1 after others. One dimension has only one order."""
-    moved = _moved(kernel)
-    if moved.op != "reshape" or len(moved.operands[0].shape) == 1:
-        return False
-    first = next((d for d, n in enumerate(moved.shape) if n != 1), 0)
-    return 1 in moved.shape[first:]
-
-
 def _moved(kernel: Kernel) -> Node:
     """The node that a kernel's root is computed from by a chain of elementwise functions."""
     root = kernel.root
@@ -203,10 +222,3 @@ def _used_once(root: Node, graph: Graph) -> bool:
     while root.elementwise and len(root.operands) == 1 and uses[root] == 1:
         (root,) = root.operands
     return uses[root] == 1
-
-
-def _copy(kernel: Kernel) -> Kernel:
-    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
-    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
-    kernel.users[copy] = None
-    return copy

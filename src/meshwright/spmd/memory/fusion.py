@@ -38,7 +38,8 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
             _, producer = heapq.heappop(queue)
             if producer in stay or not may_fuse(kernel, producer, kept):
                 continue
-            if len(kernel.members) > 1 and code.too_long_with(producer, producer in kept):
+            several = len(kernel.members) > 1 or kernel.root.op == "transpose"  # which is a transpose and a copy of it
+            if several and code.too_long_with(producer, producer in kept):
                 continue
             kernel.absorb(producer, producer in kept)
             code.add(producer.root)
@@ -59,7 +60,56 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
         repeated = producer in kept or len(producer.users) > 1
         if repeated or consumer.inputs[producer] is Use.REUSED:
             return False
-    return not (_major_reduction(producer.root) or _major_reduction(consumer.root))
+    if _major_reduction(producer.root) or _major_reduction(consumer.root):
+        return False
+    return consumer.root.op != "dynamic_update_slice" or not _disturbs(consumer, producer.root)
+
+
+def _disturbs(update: Kernel, node: Node) -> bool:
+    """Whether a node that an update computes for itself would keep it from writing over its first operand.
+
+    That is what it is, or reads elsewhere, unless element by element. Source: XLA's ``ShouldFuseInPlaceOp``.
+    """
+    if node.op == "reshape":
+        return False
+    old = in_place_operand(update)
+    if node.elementwise:
+        return node is old and any(old in x.operands for x in update.members if x is not update.root)
+    if node is old or old not in node.operands:
+        return node is old
+    return not (_is_what_changes(node, update.root) and _computes_elements(update, node))
+
+
+def _computes_elements(update: Kernel, node: Node) -> bool:
+    """Whether an update computes what it writes from a node element by element."""
+    found, stack = {node}, [node]
+    while stack:
+        x = stack.pop()
+        users = [y for y in update.members if x in y.operands and y is not update.root and y not in found]
+        if not all(y.elementwise for y in users):
+            return False
+        found.update(users)
+        stack += users
+    return True
+
+
+def _is_what_changes(node: Node, update: Node) -> bool:
+    """Whether a node is the part of an array that an update replaces."""
+    places = update.operands[2:]
+    if node.op == "dynamic_slice":
+        return node.operands[1:] == places
+    if node.op != "slice" or "start_indices" not in node.attributes or node.shape != update.operands[1].shape:
+        return False
+    at = [x.attributes.get("value") for x in places]
+    return list(node.attributes["start_indices"]) == at and set(node.attributes["strides"]) <= {1}
+
+
+def in_place_operand(update: Kernel) -> Node:
+    """The operand that an update writes over, before it is reshaped in the same kernel."""
+    node = update.root.operands[0]
+    while node.op == "reshape" and node in update.members:
+        (node,) = node.operands
+    return node
 
 
 class _Code:
@@ -105,23 +155,31 @@ def _major_reduction(node: Node) -> bool:
 
 def _not_to_repeat(kernels: Sequence[Kernel], kept: set[Kernel]) -> set[Kernel]:
     """The values that must not be duplicated: some user cannot absorb them, and fusion would read more memory."""
-    stay = {k for k in kept if k.loop and not _reads_little(k.root)}
+    stay: set[Kernel] = set()
     paths: dict[tuple[Kernel, Kernel], bool] = {}
-    for consumer in kernels:
-        for producer in consumer.inputs:
-            if producer in stay or not producer.loop or _reads_little(producer.root):
-                continue
-            if not _on_all_paths(consumer, producer, stay, kept, paths):
-                stay.add(producer)
+    for producer in reversed(kernels):
+        if not producer.loop or _reads_little(producer.root):
+            continue
+        users = sorted(producer.users, key=lambda k: k.number)
+        if producer in kept or not all(_on_all_paths(k, producer, stay, kept, paths) for k in users):
+            stay.add(producer)
     return stay
 
 
 def _reads_little(node: Node) -> bool:
-    """Whether a node has at most one operand of its rank, or operands that are smaller than the result together."""
-    large = [x for x in node.operands if x.op not in ("broadcast_in_dim", "iota") and len(x.shape) >= len(node.shape)]
+    """Whether a node has at most one operand of its rank, or operands with no more elements than the result together.
+
+    Dimensions of size 1 do not count.
+    """
+    rank = _rank(node)
+    large = [x for x in node.operands if x.op not in ("broadcast_in_dim", "iota") and _rank(x) >= rank]
     if len([x for x in large if not (x.op == "constant" and not x.shape)]) <= 1:
         return True
-    return sum(x.avals[0].nbytes for x in set(node.operands)) <= node.avals[0].nbytes
+    return sum(x.avals[0].size for x in set(node.operands)) <= node.avals[0].size
+
+
+def _rank(node: Node) -> int:
+    return sum(n != 1 for n in node.shape)
 
 
 def _on_all_paths(

@@ -38,8 +38,8 @@ _LOOPS = frozenset(
 )
 #: operations that are constant-folded
 FOLDED = (ELEMENTWISE | _LOOPS | {"sort", "scatter"}) - {"broadcast_in_dim", "iota"}
-#: number of elements of a row from which its concatenated parts are copied
-_LONG = 128
+#: number of elements of a row from which its concatenated parts are copied, and the most parts that are not
+_LONG, _PARTS = 128, 8
 COLLECTIVES = frozenset("all_gather all_reduce all_to_all collective_permute reduce_scatter".split())
 
 
@@ -85,9 +85,10 @@ class Node(Emitted):
 
     @property
     def fusible(self) -> bool:
-        """Whether a loop over result elements can compute it; concatenations of long rows are copied instead."""
-        if self.op == "concatenate" and self.attributes["dimension"] == len(self.shape) - 1:
-            return len(self.shape) == 1 or self.shape[-1] < _LONG
+        """Whether a loop over result elements can compute it; parts that are long rows, or many, are copied instead."""
+        if self.op == "concatenate":
+            long = self.attributes["dimension"] == len(self.shape) - 1 > 0 and self.shape[-1] >= _LONG
+            return not long and len(self.operands) <= _PARTS
         return self.special or self.op in ELEMENTWISE or self.op in _LOOPS
 
     @property

@@ -109,6 +109,14 @@ def kernels_of(graph: Graph) -> dict[Node, Kernel]:
     return kernels
 
 
+def copy_of(kernel: Kernel) -> Kernel:
+    """A copy of what a kernel computes, in memory of its own."""
+    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
+    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
+    kernel.users[copy] = None
+    return copy
+
+
 def alive(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
     """The kernels that have users or are in ``kept``, in the same order."""
     return [k for k in kernels if k.users or k in kept]

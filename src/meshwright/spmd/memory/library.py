@@ -1,71 +1,128 @@
 """Reductions in library calls, and the operations fused with them.
 
-XLA's CPU compiler uses a library (YNNPACK) for matrix products, convolutions and large reductions. It fuses elementwise
-operations with a reduction: those on its operand, up to a matrix product that feeds them. If the result is broadcast
-over the operand's shape, as in a softmax, those that follow are fused too. Values with other users are not fused, not
-even a broadcast scalar.
+XLA's CPU compiler uses a library (YNNPACK) for matrix products, convolutions and large reductions. A reduction becomes
+a call, the last one first, and the call grows in both directions as long as it can: by operations that only it reads,
+and by the one that reads its result if nothing else does. It takes what the library computes, also matrix products and
+other reductions. Operations on few elements are not worth it. Values with other users are not fused, not even a
+broadcast scalar. Source: XLA's ``LibraryRewriter`` and ``YnnMatcher``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from meshwright.core import dtypes
 from meshwright.spmd.memory.graph import Node
-from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.kernels import Kernel, copy_of
 
-_KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs power sqrt rsqrt tanh".split())
-_TAKEN = _KNOWN | {"broadcast_in_dim", "matmul"}
+#: elementwise operations of the library, on floating-point numbers
+_ELEMENTWISE = frozenset(
+    """abs add ceil convert divide erf exponential exponential_minus_one floor log log_plus_one logistic maximum minimum
+    multiply negate power round_nearest_even rsqrt sign sqrt subtract tanh""".split()
+)
 _REDUCERS = ("stablehlo.add", "stablehlo.maximum", "stablehlo.minimum")
-#: number of elements below which a reduction is a loop instead of a library call
+_FLOATS = (dtypes.float32, dtypes.float64)
+#: number of elements from which an operation is worth a library call; smaller ones are loops
 _SMALLEST = 4096
+#: the least of the largest dimension of a product of the library
+_WIDE = 8
 
 
 def fuse_reductions(kernels: list[Kernel], kept: set[Kernel]) -> None:
     """Turn every large reduction into a library call."""
-    for kernel in kernels:
+    fused: set[Kernel] = set()
+    copies: dict[Kernel, Kernel] = {}
+    for kernel in reversed(kernels):
         root = kernel.root
-        if root.op == "reduce" and not kernel.library and reduces(root.operands, root.attributes.get("reducer")):
-            _grow(kernel, kept)
+        if root.op == "reduce" and kernel not in fused and reduces(root.operands, root.attributes.get("reducer")):
+            tip, region = _grown(kernel, kept)
+            fused.update(region)
+            _merge(tip, region)
+            for source in [x for x in tip.inputs if x.root.op == "matmul" and _later_ones(x.root.shape)]:
+                copies[source] = copies.get(source) or copy_of(source)
+                tip.read(copies[source], source)
+    kernels += copies.values()
+    kernels.sort(key=lambda kernel: kernel.number)
 
 
 def reduces(operands: Sequence[Node], reducer: str | None) -> bool:
     """Whether the library computes a reduction."""
     x = operands[0].avals[0]
-    return len(operands) == 2 and reducer in _REDUCERS and x.dtype == dtypes.float32 and x.size >= _SMALLEST
+    return len(operands) == 2 and reducer in _REDUCERS and x.dtype in _FLOATS and x.size >= _SMALLEST
 
 
-def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
-    region = {reduction: None}
-    tip = reduction
-    if reduction not in kept:
-        for kernel in _spread(reduction, kept):
-            region[kernel] = None
-            tip = kernel
+def _grown(reduction: Kernel, kept: set[Kernel]) -> tuple[Kernel, dict[Kernel, None]]:
+    """The kernel whose result a call with this reduction has, and all kernels of the call."""
+    tip, region = reduction, {reduction: None}
     grown = True
     while grown:
-        inputs = [k for k in dict.fromkeys(i for r in region for i in r.inputs) if k not in region and k not in kept]
-        taken = [k for k in inputs if _computes(k) and all(u in region for u in k.users)]
+        inputs = dict.fromkeys(x for k in region for x in k.inputs if x not in region and x not in kept)
+        taken = [x for x in inputs if _computes(x) and all(user in region for user in x.users)]
         region.update(dict.fromkeys(taken))
         grown = bool(taken)
-    _merge(tip, region)
-
-
-def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
-    """The operations after the reduction that are fused with it, starting with a broadcast of its result."""
-    kernel, shape = reduction, None
-    while len(kernel.users) == 1 and kernel not in kept:
-        (user,) = kernel.users
-        fits = user.root.op == "broadcast_in_dim" if kernel is reduction else user.root.op in _KNOWN
-        shape = shape or user.root.shape
-        if not fits or user.root.shape != shape or user.library:
-            return
-        yield user
-        kernel = user
+        while len(tip.users) == 1 and tip not in kept and _computes(user := next(iter(tip.users))):
+            region[user], tip, grown = None, user, True
+    return tip, region
 
 
 def _computes(kernel: Kernel) -> bool:
-    return kernel.root.op == "reduce" if kernel.library else kernel.root.op in _TAKEN
+    """Whether the library computes a kernel."""
+    return kernel.library or _supports(kernel.root)
+
+
+def _supports(node: Node) -> bool:
+    match node.op:
+        case "reshape":
+            return not ones_come_first(node)
+        case "broadcast_in_dim":
+            dims = node.attributes["broadcast_dimensions"]
+            return list(dims) == sorted(dims)
+        case "iota":
+            return node.avals[0].dtype in (dtypes.float32, dtypes.int32)
+        case "pad":
+            return _pads(node)
+        case "matmul":
+            return _multiplies(node)
+        case "reduce":
+            return reduces(node.operands, node.attributes.get("reducer"))
+    if node.op not in _ELEMENTWISE:
+        return False
+    avals = [aval for x in (node, *node.operands) for aval in x.avals[:1]]
+    return all(aval.dtype in _FLOATS for aval in avals) and max(aval.size for aval in avals) >= _SMALLEST
+
+
+def ones_come_first(node: Node) -> bool:
+    """Whether a node is a reshape to dimensions of size 1 after others, which puts them before the others in memory.
+
+    One dimension has only one order.
+    """
+    return node.op == "reshape" and len(node.operands[0].shape) > 1 and _later_ones(node.shape)
+
+
+def _later_ones(shape: Sequence[int]) -> bool:
+    """Whether dimensions of size 1 follow others."""
+    first = next((d for d, n in enumerate(shape) if n != 1), 0)
+    return 1 in shape[first:]
+
+
+def _pads(node: Node) -> bool:
+    """Whether the library pads an array: not between elements, and no dimension of size 1."""
+    given = node.attributes
+    if "edge_padding_low" not in given or any(given["interior_padding"]):
+        return False
+    edges = zip(node.operands[0].shape, given["edge_padding_low"], given["edge_padding_high"])
+    return all(n != 1 or not (low or high) for n, low, high in edges)
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether the library computes a product: of matrices that are not small, the first of them by rows."""
+    (rows_first, _), batch = node.attributes["inner_last"], len(node.operands[0].shape) - 2
+    if not rows_first or node.avals[0].dtype not in _FLOATS or len(node.shape) != batch + 2:
+        return False
+    if _later_ones(node.shape):
+        return False
+    sides = (*node.shape[batch:], node.operands[0].shape[-1])
+    return min(sides[:2]) > 1 and max(sides) >= _WIDE
 
 
 def _merge(tip: Kernel, region: dict[Kernel, None]) -> None:

@@ -143,12 +143,13 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
-    matrices = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
+    (left, turned), (right, last) = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
     precision = str(given.get("precision_config", ""))
     given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
+    given["inner_last"] = (not turned, last)
     elements = sum(x.avals[0].size // max(_size(x, batch), 1) for x, batch in ((lhs, lb), (rhs, rb)))
     op = "matmul" if elements >= compiler.library_from else "small_product"
-    product = make(op, matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
+    product = make(op, (left, right), aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
 
 
@@ -224,8 +225,10 @@ def _size(x: Node, dims: Sequence[int]) -> int:
     return size
 
 
-def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]) -> Node:
-    """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or of ``second`` by ``first``."""
+def _matrix(
+    make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]
+) -> tuple[Node, bool]:
+    """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or, if True, of ``second`` by ``first``."""
     order = (*batch, *first, *second)
     while x.op == "transpose":
         permutation = x.attributes["permutation"]
@@ -233,13 +236,13 @@ def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], sec
         x = x.operands[0]
     n, m = len(batch), len(first)
     if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
-        return x
+        return x, not keeps_order(x.shape, order)
     sides = order[n : n + m], order[n + m :]
     shape = tuple(x.shape[d] for d in order[:n]) + tuple(_size(x, dims) for dims in sides if dims)
     if not keeps_order(x.shape, order):
         permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in order))
         x = make("transpose", (x,), permuted, {"permutation": order})
-    return make("reshape", (x,), x.avals[0].update(shape=shape), {})
+    return make("reshape", (x,), x.avals[0].update(shape=shape), {}), False
 
 
 def _convolution(

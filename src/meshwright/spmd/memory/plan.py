@@ -17,8 +17,10 @@ from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.copies import (
     copy_carry,
     copy_donated,
+    copy_reshaped,
     copy_results,
     copy_transposed,
+    copy_turned,
     copy_updated,
     matched,
     with_own_results,
@@ -35,7 +37,7 @@ from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.siblings import written_together
-from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers, written_at_once
 from meshwright.spmd.memory.workspaces import workspaces
 
@@ -106,6 +108,8 @@ def planned(graph: Graph, scope: Scope) -> Plan:
     """The plan of a graph, which is changed in place."""
     prune(graph)
     scatter_in_place(graph)
+    if scope.compiler.copies_transposed:
+        reduce_first(graph)
     return Plan(with_own_results(graph) if scope.compiler.copies_transposed else graph, scope)
 
 
@@ -135,7 +139,8 @@ class Plan:
             fuse_by_bytes(kernels, kept, self.compiler)
         else:
             fuse_reductions(kernels, kept)
-            fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
+            left = fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
+            copy_reshaped(left, kept)
         combine(self.results, self._effects, self.compiler)
 
     def _aliases(self) -> Mapping[int, int]:
@@ -150,6 +155,8 @@ class Plan:
         given = {self.parameters[a] for a in self.aliases.values()}
         for kernel in self._post_order():
             if kernel.root.op == "while":
+                if self.compiler.copies_transposed:
+                    copy_turned(kernel)
                 copy_carry(kernel)
             elif kernel.root.op in ("case", "if"):
                 self._hand_through(kernel, given)

@@ -58,6 +58,9 @@ def _predicted(
     graph = record(jaxpr, mesh, compiler)
     if compiler.tiles:
         hold_less(graph)
+    else:  # outside loops, barriers are those that delay gathers, to keep within a limit
+        for region in (region for node in graph.post_order() for region in node.regions):
+            hold_less(region)
     if compiler.tiles:
         move_splits(graph)
         graph = lay_out(graph)

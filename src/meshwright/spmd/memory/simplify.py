@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Graph, Make, Node
+from meshwright.spmd.memory.graph import ELEMENTWISE, Graph, Make, Node
 from meshwright.spmd.memory.parts import part
 
 #: operations with a neutral element as operand 1, and that element
@@ -25,6 +25,8 @@ def simplified(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
 ) -> Node | None:
     """A simpler node that is equivalent to an operation, or ``None``."""
+    if op in ELEMENTWISE and (sunk := _before_repeating(make, op, operands, aval, given)):
+        return sunk
     match op:
         case "reshape":
             return _reshape(make, operands[0], aval)
@@ -45,6 +47,23 @@ def simplified(
         case "add" | "multiply" | "subtract":
             return _neutral(op, operands)
     return part(make, op, operands, aval, given) if operands else None
+
+
+def _before_repeating(
+    make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
+) -> Node | None:
+    """An elementwise operation of a repeated array and of repeated numbers is computed before they are repeated."""
+    if any(x.op != "broadcast_in_dim" for x in operands):
+        return None
+    arrays = {x for x in operands if x.operands[0].shape}
+    if len(arrays) != 1:
+        return None
+    (repeated,) = arrays
+    few = repeated.operands[0].shape
+    narrow = [
+        x.operands[0] if x is repeated else splat(make, x.operands[0], x.avals[0].update(shape=few)) for x in operands
+    ]
+    return make("broadcast_in_dim", (make(op, narrow, aval.update(shape=few), given),), aval, repeated.attributes)
 
 
 def scalar_value(node: Node) -> Any:
@@ -98,7 +117,7 @@ def _divide(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | N
 
 
 def scatter_in_place(graph: Graph) -> None:
-    """``x + scatter_add(zeros, …)`` adds to ``x`` at once where nothing else uses the scattered array."""
+    """``x + scatter_add(y, …)`` is ``scatter_add(x + y, …)`` where nothing else uses the scattered array."""
     nodes = graph.post_order()
     uses = Counter(x for node in nodes for x in set(node.operands))
     uses.update({*graph.results, *graph.effects})
@@ -110,10 +129,36 @@ def scatter_in_place(graph: Graph) -> None:
 def _scatter_in_place(node: Node, uses: Counter[Node]) -> None:
     for x, added in (node.operands, node.operands[::-1]):
         if added.op == "scatter" and uses[added] == 1 and added.attributes.get("reducer") == "stablehlo.add":
-            zeros, *rest = added.operands
-            if zeros.is_splat() and scalar_value(zeros) == 0:
-                node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
-                return
+            start, *rest = added.operands
+            if not (start.is_splat() and scalar_value(start) == 0):
+                x = Node("add", (x, start), node.avals, {}, node.source)
+            node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
+            return
+
+
+def reduce_first(graph: Graph) -> None:
+    """Reduce transposed arrays as they are in memory, in place, and transpose what is left.
+
+    Not if the transposed array is a result as well.
+    """
+    for node in graph.post_order():
+        if node.op == "reduce" and len(node.operands) == 2 and node.operands[0].op == "transpose":
+            if node.operands[0] not in graph.results:
+                _reduce_first(node)
+
+
+def _reduce_first(node: Node) -> None:
+    (x, start), dims = node.operands, node.attributes["dimensions"]
+    order, source = x.attributes["permutation"], x.operands[0]
+    kept = [order[d] for d in range(len(order)) if d not in dims]
+    given = {**node.attributes, "dimensions": tuple(order[d] for d in dims)}
+    if kept == sorted(kept):
+        node.operands, node.attributes = (source, start), given
+        return
+    aval = node.avals[0].update(shape=tuple(source.shape[d] for d in sorted(kept)))
+    sums = Node("reduce", (source, start), (aval,), given, node.source, var=node.var)
+    node.op, node.operands = "transpose", (sums,)
+    node.attributes = {"permutation": tuple(sorted(kept).index(d) for d in kept)}
 
 
 def splat(make: Make, scalar: Node, aval: ShapedArray) -> Node:
@@ -140,7 +185,8 @@ def _transpose(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int
     if keeps_order(x.shape, permutation):
         return make("reshape", (x,), aval, {})
     if x.op == "matmul" and aval.ndim == 2:
-        return make("matmul", x.operands[::-1], aval, {"transposed": tuple(x.attributes.items())})
+        last = x.attributes["inner_last"][::-1]
+        return make("matmul", x.operands[::-1], aval, {"transposed": tuple(x.attributes.items()), "inner_last": last})
     if x.op == "transpose":
         inner = x.attributes["permutation"]
         composed = tuple(inner[d] for d in permutation)
