@@ -106,7 +106,11 @@ def test_compare_shows_both_partitioners(file):
     row = next(line for line in done.stdout.splitlines() if line.startswith("bytes sent"))
     ours, theirs = (int(cell.replace(",", "")) for cell in row.split()[-2:])
     assert 0 < ours <= theirs
-    for words, unit in (("arithmetic of a device", r"\d\.\d\d"), ("time of a run, modelled on", r"[\d.]+ [µm]s")):
+    for words, unit in (
+        ("arithmetic of a device", r"\d\.\d\d"),
+        ("time of a run, modelled on", r"[\d.]+ [µm]s"),
+        ("memory of a device on v5e:2x2", r"[\d.]+ [KM]?i?B"),
+    ):
         row = next(line for line in done.stdout.splitlines() if line.startswith(words))
         assert re.search(rf" {unit} +{unit}$", row.strip()), row
 
@@ -152,6 +156,7 @@ def test_what_xla_makes_is_priced_like_ours():
         assert (theirs.redundancy, theirs.bytes_sent, theirs.note) == (redundancy, sent, "")
         assert (ours.redundancy, ours.bytes_sent) == (redundancy, sent)
         assert theirs.run_seconds == pytest.approx(ours.run_seconds, rel=1e-6)
+        assert theirs.memory_bytes == pytest.approx(ours.memory_bytes, rel=0.05)  # a v5e's, though compiled for CPUs
 
 
 def test_collectives_of_loops_are_counted_as_often_as_they_run():

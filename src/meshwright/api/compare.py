@@ -16,6 +16,8 @@ from meshwright.errors import ArgumentError, MeshwrightError
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.memory.compilers import platform_of
+from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.steptime.report import time_of
 from meshwright.spmd.work import work_of
 from meshwright.stablehlo.hlo import module_bytecode
@@ -85,7 +87,7 @@ def xla_figures(
     """The figures of XLA's partition of a file, or its bytes; memory is the peak of the compiled program.
 
     Work and time are those of XLA's per-device module on ``mesh`` (or the program's own), by the cost model that prices
-    our programs.
+    our programs. So is memory where the mesh names an accelerator, as the program is compiled for CPUs.
 
     Raises:
       ArgumentError: the program is written for one device.
@@ -109,10 +111,9 @@ def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMe
     kinds = by_kind((c.kind, c.count * _sent(c)) for c in collectives)
     figures = PartitionFigures(kinds, partition.seconds, partition.peak_bytes)
     try:
-        redundancy, run_seconds = _priced(partition.text, program, mesh)
+        return replace(figures, **_priced(partition.text, program, mesh))
     except MeshwrightError as error:
-        return replace(figures, note=f"work and time of XLA's program are not known: {error}")
-    return replace(figures, redundancy=redundancy, run_seconds=run_seconds)
+        return replace(figures, note=f"work and time of XLA's program are not known, its memory is on CPUs: {error}")
 
 
 def _sent(collective: Scheduled) -> int:
@@ -123,8 +124,9 @@ def _sent(collective: Scheduled) -> int:
     return sent_bytes(collective.kind, group, operand)
 
 
-def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> tuple[float, float]:
-    """Redundancy and modelled seconds of XLA's per-device module, by the model that prices our programs.
+def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> dict[str, Any]:
+    """Redundancy and modelled seconds of XLA's per-device module, by the model that prices our programs; memory, too,
+    on an accelerator.
 
     Raises:
       MeshwrightError: the module cannot be read.
@@ -135,4 +137,8 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> t
     parsed = parse_program(text, f"{program.name} as XLA has it", per_device=True)
     device = partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name)
     whole = without_constraints(bound.jaxpr)
-    return work_of(device.jaxpr, whole.jaxpr, on).redundancy, time_of(device.jaxpr, on).seconds
+    found = {
+        "redundancy": work_of(device.jaxpr, whole.jaxpr, on).redundancy,
+        "run_seconds": time_of(device.jaxpr, on).seconds,
+    }
+    return found if platform_of(on) == "cpu" else {**found, "memory_bytes": predict(device, on).peak_bytes}

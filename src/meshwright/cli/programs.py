@@ -118,7 +118,7 @@ def compare(file: File, machine: MachineOption = "") -> None:
         cells = (f"{count} ({sent:,})" for count, sent in (f.kinds.get(kind, (0, 0)) for f in (ours, theirs)))
         table.add_row(kind, *cells)
     table.add_row("bytes sent by a device", f"{ours.bytes_sent:,}", f"{theirs.bytes_sent:,}", style="bold")
-    table.add_row("memory of a device", human_bytes(ours.memory_bytes), human_bytes(theirs.memory_bytes))
+    table.add_row(f"memory of a device{on}", human_bytes(ours.memory_bytes), human_bytes(theirs.memory_bytes))
     both = ours, theirs
     table.add_row("arithmetic of a device, of its part", *(_known(f.redundancy, "{:.2f}".format) for f in both))
     table.add_row(f"time of a run, modelled{on}", *(_known(f.run_seconds, human_seconds) for f in both), style="bold")
