@@ -32,7 +32,8 @@ def _combine(op: str, results: list[Kernel], effects: Sequence[Kernel], most: fl
 
 def _key(node: Node) -> Any:
     dtype = None if node.op == "all_gather" else node.avals[0].dtype
-    return node.attributes["replica_groups"], node.attributes.get("reducer"), dtype
+    devices = node.attributes["source_target_pairs" if node.op == "collective_permute" else "replica_groups"]
+    return devices, node.attributes.get("reducer"), dtype
 
 
 def _bytes(kernel: Kernel) -> int:

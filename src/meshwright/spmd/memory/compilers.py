@@ -27,15 +27,19 @@ class Compiler:
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
     ``hoists``: operations on values that a loop does not change are moved before it.
+    ``trims_loops``: loops carry a value that they do not change once, also if it is given several times, and make
+    constants in their bodies. Each computation has its own arrays of constants.
     ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
     ``accumulates``: products are added to matrices in their place.
     ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
     ``library_from``: elements of two matrices from which their product is a library call; smaller ones are loops.
+    ``either_order``: matrices of products lie in either order, also if several dimensions are merged to one of theirs.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
     ``selects``: the largest elements of rows are found by sorting if they are more than that many; 0: never.
     ``row``: elements of the rows in which cumulative operations are computed.
+    ``counts_live``: the peak is that of live values, without the gaps between them, as the compiler reports it.
     ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
     ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
@@ -56,16 +60,19 @@ class Compiler:
     sums_vectors: bool = False
     tables: bool = False
     hoists: bool = True
+    trims_loops: bool = False
     merges: int = 0
     accumulates: bool = False
     combines: tuple[str, ...] = ("all_reduce",)
     together: float = math.inf
     library_from: int = 0
+    either_order: bool = False
     workspace: int = 0
     tupled: bool = False
     library_convolutions: bool = False
     selects: int = 0
     row: int = 16
+    counts_live: bool = False
     tiles: bool = False
     on_chip: int = 0
     two_cores: bool = False
@@ -82,15 +89,18 @@ CUDA = Compiler(
     in_place=True,
     sums_vectors=True,
     hoists=False,
+    trims_loops=True,
     merges=32 * 2**20,
     accumulates=True,
-    combines=("all_gather", "all_reduce", "reduce_scatter"),
+    combines=("all_gather", "all_reduce", "collective_permute", "reduce_scatter"),
     together=30 * 2**20 + 7,
     library_from=100,
+    either_order=True,
     workspace=4 * 2**20,
     tupled=True,
     library_convolutions=True,
     selects=16,
+    counts_live=True,
 )
 TPU = Compiler(
     without_products=True,

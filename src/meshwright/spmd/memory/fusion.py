@@ -62,10 +62,10 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
             return False
     if _major_reduction(producer.root) or _major_reduction(consumer.root):
         return False
-    return consumer.root.op != "dynamic_update_slice" or not _disturbs(consumer, producer.root)
+    return consumer.root.op != "dynamic_update_slice" or not disturbs(consumer, producer.root)
 
 
-def _disturbs(update: Kernel, node: Node) -> bool:
+def disturbs(update: Kernel, node: Node) -> bool:
     """Whether a node that an update computes for itself would keep it from writing over its first operand.
 
     That is what it is, or reads elsewhere, unless element by element. Source: XLA's ``ShouldFuseInPlaceOp``.

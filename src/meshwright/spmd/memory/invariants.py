@@ -59,23 +59,25 @@ def _given(node: Node) -> float:
     return sum(aval.nbytes for x in node.operands for aval in x.avals)
 
 
-def sink(graph: Graph) -> None:
+def sink(graph: Graph, arrays: bool = False) -> None:
     """Let bodies of loops make arrays of one number themselves, in place, instead of reading them.
 
-    Source: XLA's ``WhileLoopConstantSinking``.
+    ``arrays``: also all other constants. Source: XLA's ``WhileLoopConstantSinking``.
     """
     for node in graph.post_order():
         if node.op == "while":
-            _sink(node)
+            _sink(node, arrays)
         for region in node.regions:
-            sink(region)
+            sink(region, arrays)
 
 
-def _sink(loop: Node) -> None:
+def _sink(loop: Node, arrays: bool) -> None:
     body = loop.regions[1]
-    splats = {x: y for x, after, y in zip(body.parameters, body.results, loop.operands) if x is after and _repeats(y)}
+    given = ((x, y) for x, after, y in zip(body.parameters, body.results, loop.operands) if x is after)
+    splats = {x: y for x, y in given if _repeats(y) or (arrays and y.op == "constant")}
+    once = {x: _again(y) for x, y in splats.items() if y.op == "constant"}
     for node in body.post_order() if splats else ():
-        node.operands = tuple(_again(splats[x]) if x in splats else x for x in node.operands)
+        node.operands = tuple(once.get(x) or _again(splats[x]) if x in splats else x for x in node.operands)
 
 
 def _repeats(node: Node) -> bool:

@@ -88,8 +88,8 @@ def reads_of(
 
 
 def _blocks(root: Node) -> int:
-    """The number of blocks of a loop over elements."""
-    size = root.avals[0].size
+    """The number of blocks of a loop over elements. Scatters loop over what they write."""
+    size = (root.operands[-1] if root.op == "scatter" else root).avals[0].size
     return max(-(-size // (_THREADS * (_SEVERAL if size >= _SEVERAL_FROM else 1))), 1)
 
 

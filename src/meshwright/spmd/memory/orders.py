@@ -65,6 +65,8 @@ def ordered(
         rounds = compiler.narrow and not compiler.tiles
         rounded = operands if not rounds else _rounded(make, operands, str(given.get("algorithm", "")))
         return _dot(make, rounded, aval, given, compiler)
+    if op == "transpose" and compiler.either_order and operands[0].op == "matmul":
+        return _product_of_exchanged(make, operands[0], aval, given["permutation"])
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
@@ -143,7 +145,8 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
-    (left, turned), (right, last) = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
+    merged = compiler.either_order
+    (left, turned), (right, last) = _matrix(make, lhs, lb, lf, lc, merged), _matrix(make, rhs, rb, rc, rf, merged)
     precision = str(given.get("precision_config", ""))
     given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
     given["inner_last"] = (not turned, last)
@@ -151,6 +154,15 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     op = "matmul" if elements >= compiler.library_from else "small_product"
     product = make(op, (left, right), aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
+
+
+def _product_of_exchanged(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int]) -> Node | None:
+    """A transposed product of two matrices is the product of the exchanged ones; dimensions of size 1 may lead."""
+    n = aval.ndim
+    if n < 2 or any(size != 1 for size in aval.shape[:-2]) or tuple(permutation) != (*range(n - 2), n - 1, n - 2):
+        return None
+    given = {"transposed": tuple(x.attributes.items()), "inner_last": x.attributes["inner_last"][::-1]}
+    return make("matmul", x.operands[::-1], aval, given)
 
 
 def _without_product(
@@ -226,9 +238,12 @@ def _size(x: Node, dims: Sequence[int]) -> int:
 
 
 def _matrix(
-    make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]
+    make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int], merged: bool
 ) -> tuple[Node, bool]:
-    """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or, if True, of ``second`` by ``first``."""
+    """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or, if True, of ``second`` by ``first``.
+
+    ``merged``: the latter also if a side has several dimensions.
+    """
     order = (*batch, *first, *second)
     while x.op == "transpose":
         permutation = x.attributes["permutation"]
@@ -238,6 +253,9 @@ def _matrix(
     if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
         return x, not keeps_order(x.shape, order)
     sides = order[n : n + m], order[n + m :]
+    if merged and all(sides) and keeps_order(x.shape, (*order[:n], *sides[1], *sides[0])):
+        shape = (*(x.shape[d] for d in order[:n]), _size(x, sides[1]), _size(x, sides[0]))
+        return make("reshape", (x,), x.avals[0].update(shape=shape), {}), not keeps_order(x.shape, order)
     shape = tuple(x.shape[d] for d in order[:n]) + tuple(_size(x, dims) for dims in sides if dims)
     if not keeps_order(x.shape, order):
         permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in order))

@@ -172,17 +172,20 @@ class Plan:
         kernels = self._post_order()
         if not self.compiler.depth_first:
             return breadth_first(kernels, self.parameters)
+        size = padded if self.compiler.tiles else None
+        kernels = min((kernels, freeing(kernels, {*self.results}, size)), key=self._highest)
         if not self.compiler.into_products:
             order, copied = copied_at_once(kernels)
             self._together = [*copied, *written_together(kernels)]
             order, self._until = hide(order, self._together)
             return order
-        return min((kernels, freeing(kernels, {*self.results}, padded)), key=self._highest)
+        return kernels
 
     def _highest(self, order: Sequence[Kernel]) -> int:
         """The most bytes that are live at a time."""
         buffers = liveness(order, self.results, self._inner).buffers
-        pad(buffers)
+        if self.compiler.tiles:
+            pad(buffers)
         return highest(joined(buffers)[0])[0]
 
     # --- bodies and branches --------------------------------------------------------------------------------
@@ -230,7 +233,9 @@ class Plan:
         kept = [r for r in results if r is not None and r.kind == "result"]
         vector = VectorMemory(live, self.order, self.compiler, self.scope.depth) if self.compiler.on_chip else None
         if vector is None:
-            return self._packed(arguments, donated, *place(live, kept, donated))
+            found = self._packed(arguments, donated, *place(live, kept, donated))
+            apart = self._constant_bytes() if self.compiler.trims_loops and not self.scope.inside else 0
+            return replace(found, temp_bytes=found.temp_bytes + apart)
         if self.scope.inside:
             return self._in_body(vector, arguments, donated, *place(live, kept, donated))
         vector.shorten()
@@ -249,6 +254,12 @@ class Plan:
         found.update((k.root.attributes.get("digest", k.root), constant_bytes(k)) for k in arrays)
         return found
 
+    def _constant_bytes(self) -> int:
+        """The bytes of arrays of constants, also of those in bodies, each of which has its own."""
+        arrays = (k.root for k in self.order if k.root.op == "constant" and k.root.shape and not k.root.is_splat())
+        inside = (plan._constant_bytes() for plan in self._regions.values())
+        return sum(node.avals[0].nbytes for node in arrays) + sum(inside)
+
     def _packed(
         self,
         arguments: Sequence[Buffer | None],
@@ -258,7 +269,9 @@ class Plan:
     ) -> Placed:
         """Temporaries share one block."""
         spans, moments = joined(rest)
-        return Placed(arguments, donated, written, rest, spans, highest(spans)[1], packed(moments), {}, {})
+        live, peak = highest(spans)
+        size = live if self.compiler.counts_live else packed(moments)
+        return Placed(arguments, donated, written, rest, spans, peak, size, {}, {})
 
     def _in_body(
         self,

@@ -22,6 +22,7 @@ from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Plan, Scope, planned
 from meshwright.spmd.memory.prune import hold_less, prune
 from meshwright.spmd.memory.record import record
+from meshwright.spmd.memory.repeats import carry_once
 from meshwright.spmd.memory.splits import move_splits
 from meshwright.spmd.memory.tiles import tiled_bytes
 
@@ -65,6 +66,9 @@ def _predicted(
         move_splits(graph)
         graph = lay_out(graph)
         halve_invariants(graph)
+    if compiler.trims_loops:
+        carry_once(graph)
+        sink(graph, arrays=True)
     if compiler.merges:
         merge_products(graph, compiler.merges)
     if compiler.accumulates:

@@ -16,6 +16,7 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.fusion import disturbs, in_place_operand
 from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
 from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of
@@ -195,6 +196,9 @@ def _share(node: Node, operand: Node) -> float:
     """How often each element of an operand is read."""
     if node.op in ("slice", "dynamic_slice", "broadcast_in_dim", "gather"):
         return node.avals[0].size / max(1, operand.avals[0].size)
+    if node.op == "reduce_window" and operand.shape and "window_dimensions" in node.attributes:
+        window: int = math.prod(node.attributes["window_dimensions"])
+        return window * node.avals[0].size / max(1, operand.avals[0].size)
     return 1.0
 
 
@@ -273,11 +277,21 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return compiler.into_products
     if compiler.into_products and _spreads(user):
         return False
+    if user.root.op == "dynamic_update_slice" and not compiler.into_products and _disturbs(user, producer):
+        return False
     if not compiler.into_products and not _sums_once(user, producer):
         return False
     if user.root.op == "scatter":
         return producer.root.is_splat() if compiler.into_products else _reads_in_place(user, producer)
     return _loops(user, compiler)
+
+
+def _disturbs(update: Kernel, producer: Kernel) -> bool:
+    """Whether an update that holds a producer could not write over its first operand; see :func:`disturbs`."""
+    if len(producer.members) == 1 or all(node.elementwise for node in producer.members):
+        return disturbs(update, producer.root)
+    old = in_place_operand(update)
+    return producer.root is old or any(old in node.operands for node in producer.members)
 
 
 def _loops(kernel: Kernel, compiler: Compiler) -> bool:

@@ -195,7 +195,7 @@ class Recorder(Interpreter[Node]):
     # --- nodes ----------------------------------------------------------------------------------------------
     def _make(self, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
         operands = tuple(operands)
-        key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
+        key = (op, operands, aval.shape, aval.dtype, tuple(hashable(v) for v in given.values()))
         node = self._known.get(key)
         if node is None:
             node = self._folded(op, operands, aval, given) or simplified(self._make, op, operands, aval, given)
@@ -213,7 +213,7 @@ class Recorder(Interpreter[Node]):
             return None
         from_ = [x.attributes.get("digest") or (scalar_value(x) if x.is_splat() else None) for x in operands]
         known = None not in from_
-        text = repr((op, aval.shape, from_, sorted((k, _hashable(v)) for k, v in given.items())))
+        text = repr((op, aval.shape, from_, sorted((k, hashable(v)) for k, v in given.items())))
         return self._array(aval, hashlib.blake2b(text.encode()).hexdigest() if known else None)
 
     # --- programs -------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _alike(graph: Graph) -> Any:
             node.op,
             tuple(number[x] for x in node.operands),
             tuple((aval.shape, aval.dtype) for aval in node.avals),
-            tuple(sorted((name, _hashable(value)) for name, value in node.attributes.items() if name != "outside")),
+            tuple(sorted((name, hashable(value)) for name, value in node.attributes.items() if name != "outside")),
             node.attributes.get("outside"),
             node if node.op in COLLECTIVES or (node.op == "constant" and not node.attributes) else None,
             tuple(map(_alike, node.regions)),
@@ -271,7 +271,7 @@ def _alike(graph: Graph) -> Any:
     return tuple(lines), *ends
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tobytes()
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    return tuple(map(hashable, value)) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """Schedules: the order in which kernels run.
 
 Breadth first, for XLA's CPU runtime, which runs independent kernels concurrently; depth first; or greedy, freeing
-memory as early as possible. For TPUs, XLA uses the one of the last two that needs less memory.
+memory as early as possible. For accelerators, XLA uses the one of the last two that needs less memory.
 """
 
 from __future__ import annotations
