@@ -147,7 +147,7 @@ def _predicted(run: Any, state: Any, text: Any) -> dict[str, float]:
         part = run.lower(*state, *text).partition(mesh)
         found[label] = part.time().seconds
     chip = mw.hardware.chip(name).name
-    return found if chip == "this" else found | {"predicted peak": memory_on(part, mw.target(f"{chip}:1")).peak_bytes}
+    return found if chip == "this" else found | {"predicted peak": memory_on(part, mw.target(f"{chip}:1")).live_bytes}
 
 
 def main() -> None:

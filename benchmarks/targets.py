@@ -205,7 +205,7 @@ def render(kept: dict[str, Any]) -> str:
     for key in filter(kept.__contains__, order):
         name, where = key.split(" ")
         f, memory = kept[key], _predicted(name, where)
-        predicted = memory.peak_bytes
+        predicted = memory.live_bytes
         error = predicted / f["peak"] - 1
         errors.append((mw.target(where).platform, abs(memory.argument_bytes / f["arguments"] - 1), abs(error)))
         ratio = f"{f['cycles'] / f['xla_cycles']:.2f}" if f.get("cycles") and f.get("xla_cycles") else ""

@@ -957,7 +957,7 @@ def main() -> None:
         for where in chosen:
             target = mw.target(where)
             start = time.perf_counter()
-            predicted = memory_on(part, target).peak_bytes
+            predicted = memory_on(part, target).live_bytes
             seconds += time.perf_counter() - start
             text = module_text(part.module(target.platform))
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -185,7 +185,8 @@ class TargetReport:
             ("alive at once", "peak_bytes"),
         )  # fmt: skip
         for what, name in pairs:
-            yield [what, human_bytes(getattr(theirs, name)) if theirs else "", human_bytes(getattr(ours, name))]
+            found = ours.live_bytes if name == "peak_bytes" else getattr(ours, name)
+            yield [what, human_bytes(getattr(theirs, name)) if theirs else "", human_bytes(found)]
         if theirs is not None:
             yield ["code", human_bytes(theirs.code_bytes), ""]
         if self.host_bytes or ours.host_bytes:

@@ -39,7 +39,7 @@ class Compiler:
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
     ``selects``: the largest elements of rows are found by sorting if they are more than that many; 0: never.
     ``row``: elements of the rows in which cumulative operations are computed.
-    ``counts_live``: the peak is that of live values, without the gaps between them, as the compiler reports it.
+    ``counts_live``: the peak that the compiler reports is that of live values, without the gaps between them.
     ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
     ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.

@@ -46,12 +46,19 @@ class Memory(Printed):
     buffers: tuple[LiveBuffer, ...]
     #: arguments, results and intermediate values in host memory
     host_bytes: int = 0
+    #: those of the temporaries' bytes that no value takes at the peak, where XLA does not count them
+    gap_bytes: int = 0
     #: the accelerator whose compiler was predicted; empty: CPUs, as of the virtual mesh
     chip: str = ""
 
     @property
     def peak_bytes(self) -> int:
         return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """The peak of live values, as XLA reports it for accelerators; ``peak_bytes`` is what is allocated."""
+        return self.peak_bytes - self.gap_bytes
 
     def __repr__(self) -> str:
         return f"Memory({str(self).partition(chr(10))[0]})"

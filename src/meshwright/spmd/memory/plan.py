@@ -80,6 +80,8 @@ class Placed:
     copies: Mapping[int, Span]
     #: of a body, the parameters of which it writes parts, by number, with the size and the time
     writes: Mapping[int, Span]
+    #: those of ``temp_bytes`` that no value takes at the peak
+    gap_bytes: int = 0
     #: what is in vector memory at its peak, where that is higher than the block's
     on_chip: Sequence[Buffer] | None = None
 
@@ -270,8 +272,10 @@ class Plan:
         """Temporaries share one block."""
         spans, moments = joined(rest)
         live, peak = highest(spans)
-        size = live if self.compiler.counts_live else packed(moments)
-        return Placed(arguments, donated, written, rest, spans, peak, size, {}, {})
+        counts_live = self.compiler.counts_live
+        size = live if counts_live and self.scope.inside else packed(moments)  # a body's values share the whole block
+        gap = size - live if counts_live else 0
+        return Placed(arguments, donated, written, rest, spans, peak, size, {}, {}, gap)
 
     def _in_body(
         self,

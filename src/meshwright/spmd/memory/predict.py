@@ -110,6 +110,7 @@ def _memory(plan: Plan, known: Mapping[Var, tuple[ShapedArray, str]], names: Seq
         sum(plan.parameters[a].root.avals[0].nbytes for a in plan.aliases.values()),
         placed.temp_bytes,
         tuple(_shown(b, plan.parameters, known, names) for b in held),
+        gap_bytes=placed.gap_bytes,
     )
 
 
