@@ -101,6 +101,21 @@ def test_a_mesh_that_names_a_machine_has_its_memory(target):
     assert str(part.memory).startswith(f"a device ({chip}) holds") and str(plain.memory).startswith("a device holds")
 
 
+def test_what_a_machine_has_no_kernel_for_is_predicted_as_on_cpus():
+    """It runs on the virtual mesh; compiling it for the machine is refused."""
+
+    def partitioned(machine):
+        mesh = mw.AbstractMesh((4,), ("d",), machine=machine)
+        split = mw.NamedSharding(mesh, mw.PartitionSpec("d"))
+        lowered = mw.jit(lambda x: mnp.linalg.svd(x @ x.mT)[1], in_shardings=split).lower(array(8, 16, 12))
+        return lowered.partition(memory_limit=MIB)
+
+    part, plain = partitioned("v5e:2x2"), partitioned(None)
+    assert part.memory.buffers and part.peak_bytes == plain.peak_bytes
+    assert "memory of CPUs" in str(part.memory) and "no form of this kernel for tpu" in str(part.memory)
+    assert not plain.memory.note
+
+
 def test_a_bias_is_added_where_a_product_is_written():
     x, b = array(2, 256, 512), array(512)
     assert memory(CUDA, lambda x, b: x @ mnp.ones((512, 512)) + b, x, b).temp_bytes == MIB  # the ones

@@ -50,6 +50,8 @@ class Memory(Printed):
     gap_bytes: int = 0
     #: the accelerator whose compiler was predicted; empty: CPUs, as of the virtual mesh
     chip: str = ""
+    #: why it is not that of the mesh's machine, if it is not
+    note: str = ""
 
     @property
     def peak_bytes(self) -> int:
@@ -71,6 +73,8 @@ class Memory(Printed):
             f"{device} holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
             f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
         ]
+        if self.note:
+            lines.append(f"note: {self.note}")
         if self.host_bytes:
             lines.append(f"{show(self.host_bytes)} of that are in the host's memory")
         lines += map(str, self.buffers[:_SHOWN])

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.collector import collector_paused
+from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.accumulate import add_in_place
 from meshwright.spmd.memory.buffers import Buffer
-from meshwright.spmd.memory.compilers import Compiler, compiler_of
+from meshwright.spmd.memory.compilers import CPU, Compiler, compiler_of, platform_of
 from meshwright.spmd.memory.halves import halve, halve_invariants
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist, sink
@@ -41,10 +42,19 @@ def predict(
     """The memory of a per-device program; ``donated`` are argument numbers, ``names`` the arguments' names.
 
     ``stands_for`` maps values of the program to the values of the unpartitioned program that they are shards of, and
-    to their layouts. ``compiler``: by default, the one for the mesh's machine, or for CPUs if it has none.
+    to their layouts. ``compiler``: by default, the one for the mesh's machine, or for CPUs if it has none, or if the
+    program cannot be compiled for it (the virtual mesh runs it all the same); then the prediction has a ``note``.
     """
     with collector_paused():
-        return _predicted(jaxpr, mesh, donated, stands_for, names, compiler or compiler_of(mesh))
+        if compiler is not None:
+            return _predicted(jaxpr, mesh, donated, stands_for, names, compiler)
+        try:
+            return _predicted(jaxpr, mesh, donated, stands_for, names, compiler_of(mesh))
+        except RuleError as error:
+            if platform_of(mesh) == "cpu":
+                raise
+            memory = _predicted(jaxpr, mesh, donated, stands_for, names, CPU)
+            return replace(memory, note=f"this is the memory of CPUs, as the mesh's machine has no form of it: {error}")
 
 
 def _predicted(
