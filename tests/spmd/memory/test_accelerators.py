@@ -116,6 +116,35 @@ def test_what_a_machine_has_no_kernel_for_is_predicted_as_on_cpus():
     assert not plain.memory.note
 
 
+def _picked(x, index):
+    """The gradient writes rows into zeros in each step, over the carry."""
+    return lax.scan(lambda y, i: (y[i], None), x, index)[0].sum()
+
+
+def _chosen(x, v, t):
+    """A branch, in a loop, reads a constant that the loop reads, too."""
+    m = mnp.full((8, 3), 2.0)
+
+    def step(i, y):
+        s = i + t
+        y = lax.scan(lambda y, s: (mnp.tanh((v * s) @ (y.T @ v)), None), y, mnp.arange(2.0) + s)[0]
+        y = mnp.tanh(y * mnp.cos(m * s))
+        return lax.cond(s > 0.5, lambda z: z + v * s - s + (m * s).sum(0) / 99, lambda z: z * v, y)
+
+    return lax.fori_loop(0, 2, step, x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "args"),
+    [
+        (mw.grad(_picked), (array(6, 2), array(2, 6, dtype=np.int32))),
+        (_chosen, (array(8, 3), array(8, 3), array())),
+    ],
+)
+def test_bodies_on_tpus(fun, args):
+    assert 0 < memory(compiler_for("tpu", "v5e"), fun, *args).peak_bytes < MIB / 8
+
+
 def test_a_bias_is_added_where_a_product_is_written():
     x, b = array(2, 256, 512), array(512)
     assert memory(CUDA, lambda x, b: x @ mnp.ones((512, 512)) + b, x, b).temp_bytes == MIB  # the ones

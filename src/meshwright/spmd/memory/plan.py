@@ -299,7 +299,7 @@ class Plan:
         found = self._packed(arguments, donated, written, rest)
         if highest(apart)[0] < self.compiler.on_chip:
             found = replace(found, spans=apart, peak=highest(apart)[1], temp_bytes=packed(apart))
-        when = written_at_once(self.order)
+        when = {kernel: step for step, kernel in enumerate(self.order)} | written_at_once(self.order)
         writes = {
             arguments.index(old): (b.nbytes, when[b.kernel], when[b.kernel])
             for b, old in changed
@@ -308,6 +308,8 @@ class Plan:
         copies = dict[int, Span]()
         read = whole_readers(self.graph)
         for buffer, first, last in (copy for copy in copied if copy[0].kind == "argument"):
+            if buffer not in arguments:
+                continue  # a parameter of a branch that the body looks through
             number = arguments.index(buffer)
             if self.graph.parameters[number] in read:
                 copies[number] = (buffer.nbytes, first, last)
