@@ -96,6 +96,14 @@ class Node(Emitted):
         """Whether the result is the operand's buffer with another type."""
         return self.op in ("reshape", "get")
 
+    def read(self, instead: Mapping[Node, Node]) -> None:
+        """Read other values instead of some, also where branches take these from outside."""
+        own = self.operands[: len(self.operands) - len(captured(self.regions))]
+        for parameter in (p for region in self.regions for p in region.parameters if "outside" in p.attributes):
+            outside = parameter.attributes["outside"]
+            parameter.attributes = {"outside": instead.get(outside, outside)}
+        self.operands = (*(instead.get(x, x) for x in own), *captured(self.regions))
+
     def is_splat(self) -> bool:
         """Whether every element is the same known scalar constant."""
         if self.op == "broadcast_in_dim":
@@ -114,6 +122,11 @@ class Graph:
     def post_order(self) -> list[Node]:
         """The nodes that are used, operands before users, starting from the first result."""
         return post_order((*self.parameters, *self.results, *self.effects), lambda node: node.operands)
+
+
+def captured(regions: Iterable[Graph]) -> dict[Node, None]:
+    """The values that branches take from outside. They are the last operands of the node that has the branches."""
+    return dict.fromkeys(p.attributes["outside"] for g in regions for p in g.parameters if "outside" in p.attributes)
 
 
 def post_order(roots: Sequence[T], operands: Callable[[T], Iterable[T]]) -> list[T]:

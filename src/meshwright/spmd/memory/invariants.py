@@ -74,10 +74,10 @@ def sink(graph: Graph, arrays: bool = False) -> None:
 def _sink(loop: Node, arrays: bool) -> None:
     body = loop.regions[1]
     given = ((x, y) for x, after, y in zip(body.parameters, body.results, loop.operands) if x is after)
-    splats = {x: y for x, y in given if _repeats(y) or (arrays and y.op == "constant")}
-    once = {x: _again(y) for x, y in splats.items() if y.op == "constant"}
-    for node in body.post_order() if splats else ():
-        node.operands = tuple(once.get(x) or _again(splats[x]) if x in splats else x for x in node.operands)
+    sunk = {x: y for x, y in given if _repeats(y) or (arrays and y.op == "constant")}
+    once = {x: _again(y) for x, y in sunk.items() if y.op == "constant"}
+    for node in body.post_order() if sunk else ():
+        node.read({x: once.get(x) or _again(sunk[x]) for x in node.operands if x in sunk})
 
 
 def _repeats(node: Node) -> bool:
@@ -91,7 +91,6 @@ def _again(splat: Node) -> Node:
 
 def _copied(node: Node, outside: Mapping[Node, Node]) -> Node:
     """A copy of an operation on values outside the loop; it takes over the regions."""
-    for parameter in (p for region in node.regions for p in region.parameters if "outside" in p.attributes):
-        parameter.attributes = {"outside": outside[parameter.attributes["outside"]]}
-    operands = tuple(outside[x] for x in node.operands)
-    return Node(node.op, operands, node.avals, node.attributes, node.source, node.regions, node.special)
+    copy = Node(node.op, node.operands, node.avals, node.attributes, node.source, node.regions, node.special)
+    copy.read(outside)
+    return copy

@@ -6,7 +6,7 @@ in the same way, when the plan around them needs their sizes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.spmd.memory.allocations import place
@@ -236,8 +236,9 @@ class Plan:
         vector = VectorMemory(live, self.order, self.compiler, self.scope.depth) if self.compiler.on_chip else None
         if vector is None:
             found = self._packed(arguments, donated, *place(live, kept, donated))
-            apart = self._constant_bytes() if self.compiler.trims_loops and not self.scope.inside else 0
-            return replace(found, temp_bytes=found.temp_bytes + apart)
+            counts = self.compiler.trims_loops and not self.scope.inside
+            arrays = (k.root for k in self._constants() if not k.root.is_splat()) if counts else ()
+            return replace(found, temp_bytes=found.temp_bytes + sum(node.avals[0].nbytes for node in arrays))
         if self.scope.inside:
             return self._in_body(vector, arguments, donated, *place(live, kept, donated))
         vector.shorten()
@@ -245,22 +246,14 @@ class Plan:
         most, there = vector.highest(self._inside_loops(vector, live))
         if most > found.temp_bytes:
             found = replace(found, temp_bytes=most, on_chip=there)
-        return replace(found, temp_bytes=found.temp_bytes + sum(self._constants().values()))
+        different = {k.root.attributes.get("digest", k.root): constant_bytes(k) for k in self._constants()}
+        return replace(found, temp_bytes=found.temp_bytes + sum(different.values()))
 
-    def _constants(self) -> dict[object, int]:
-        """The bytes of arrays of constants, also of those in bodies. Equal ones are one."""
-        found: dict[object, int] = {}
+    def _constants(self) -> Iterator[Kernel]:
+        """The arrays of constants, those in bodies first."""
         for plan in self._regions.values():
-            found.update(plan._constants())
-        arrays = (kernel for kernel in self.order if kernel.root.op == "constant" and kernel.root.shape)
-        found.update((k.root.attributes.get("digest", k.root), constant_bytes(k)) for k in arrays)
-        return found
-
-    def _constant_bytes(self) -> int:
-        """The bytes of arrays of constants, also of those in bodies, each of which has its own."""
-        arrays = (k.root for k in self.order if k.root.op == "constant" and k.root.shape and not k.root.is_splat())
-        inside = (plan._constant_bytes() for plan in self._regions.values())
-        return sum(node.avals[0].nbytes for node in arrays) + sum(inside)
+            yield from plan._constants()
+        yield from (kernel for kernel in self.order if kernel.root.op == "constant" and kernel.root.shape)
 
     def _packed(
         self,
@@ -308,8 +301,6 @@ class Plan:
         copies = dict[int, Span]()
         read = whole_readers(self.graph)
         for buffer, first, last in (copy for copy in copied if copy[0].kind == "argument"):
-            if buffer not in arguments:
-                continue  # a parameter of a branch that the body looks through
             number = arguments.index(buffer)
             if self.graph.parameters[number] in read:
                 copies[number] = (buffer.nbytes, first, last)

@@ -67,11 +67,10 @@ def _predicted(
 ) -> Memory:
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
-    if compiler.tiles:
-        hold_less(graph)
-    else:  # outside loops, barriers are those that delay gathers, to keep within a limit
-        for region in (region for node in graph.post_order() for region in node.regions):
-            hold_less(region)
+    # Elsewhere than on TPUs, barriers outside loops are taken to delay gathers as asked, to keep within a limit.
+    inside = (region for node in graph.post_order() for region in node.regions)
+    for part in [graph] if compiler.tiles else inside:
+        hold_less(part)
     if compiler.tiles:
         move_splits(graph)
         graph = lay_out(graph)

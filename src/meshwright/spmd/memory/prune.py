@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from meshwright.spmd.memory.graph import Graph, Node, post_order
+from meshwright.spmd.memory.graph import Graph, Node, captured, post_order
 
 #: conditionals, of which one branch runs; and calls that are compiled separately, which always run
 CHOICES = ("call", "case", "if")
@@ -48,9 +48,9 @@ def _keep(choice: Node, used: set[int]) -> None:
     """Keep only the results ``used``; the others keep their numbers but have no value."""
     places = sorted(used)
     choice.attributes = {**choice.attributes, "used": {i: place for place, i in enumerate(places)}}
-    own = choice.operands[: len(choice.operands) - len(_captured(choice.regions))]
+    own = choice.operands[: len(choice.operands) - len(captured(choice.regions))]
     choice.regions = tuple(_narrowed(g, [g.results[i] for i in places]) for g in choice.regions)
-    choice.operands = (*own, *_captured(choice.regions))
+    choice.operands = (*own, *captured(choice.regions))
 
 
 def _narrowed(region: Graph, results: Sequence[Node]) -> Graph:
@@ -81,10 +81,6 @@ def _read(graph: Graph, results: Sequence[Node]) -> set[int]:
     """The numbers of the parameters that ``results`` depend on."""
     inside = set(post_order(results, lambda node: node.operands))
     return {i for i, parameter in enumerate(graph.parameters) if parameter in inside}
-
-
-def _captured(regions: Sequence[Graph]) -> dict[Node, None]:
-    return dict.fromkeys(p.attributes["outside"] for g in regions for p in g.parameters if "outside" in p.attributes)
 
 
 def through(choice: Node, i: int) -> Node | None:

@@ -20,7 +20,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node
+from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node, captured
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.parts import sliced
 from meshwright.spmd.memory.prune import CHOICES
@@ -81,7 +81,7 @@ class Recorder(Interpreter[Node]):
         if short == "top_k" and 0 < self.compiler.selects < attributes["k"]:
             return self._sorted(operands[0], out_avals)
         operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
-        inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
+        inputs = (*operands, *captured(graphs))
         special = dialect == "chlo" and len(out_avals) == 1
         node = Node(short, inputs, tuple(out_avals), attributes, self._source, graphs, special)
         if effect:
@@ -241,11 +241,6 @@ def _digest(value: Any) -> str | None:
     """A digest of an array of constants, if its elements are known."""
     known = known_values(value) if getattr(value, "nbytes", 0) <= _HASHED else None
     return None if known is None else hashlib.blake2b(np.ascontiguousarray(known).view(np.uint8).data).hexdigest()
-
-
-def _captured(graph: Graph) -> list[Node]:
-    """The values from outside that a region uses."""
-    return [p.attributes["outside"] for p in graph.parameters if "outside" in p.attributes]
 
 
 def _alike(graph: Graph) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
-from meshwright.spmd.memory.prune import CHOICES
 from meshwright.spmd.memory.record import hashable
 
 
@@ -40,24 +39,12 @@ def _merged(graph: Graph, same: Mapping[Node, Node]) -> Graph:
     same = dict(same)
     known: dict[object, Node] = {}
     for node in graph.post_order():
-        if node.op in CHOICES:
-            _take(node, same)
-        node.operands = tuple(same.get(x, x) for x in node.operands)
+        node.read(same)
         key = _key(node)
         if key is not None and (other := known.setdefault(key, node)) is not node:
             same[node] = other
     results = tuple(x if x.op == "parameter" else same.get(x, x) for x in graph.results)
     return Graph(graph.parameters, results, graph.effects)
-
-
-def _take(choice: Node, same: Mapping[Node, Node]) -> None:
-    """Let branches refer to the values that replace those that they take from outside."""
-    taken = [p for region in choice.regions for p in region.parameters if "outside" in p.attributes]
-    own = choice.operands[: len(choice.operands) - len(dict.fromkeys(p.attributes["outside"] for p in taken))]
-    for parameter in taken:
-        outside = parameter.attributes["outside"]
-        parameter.attributes = {"outside": same.get(outside, outside)}
-    choice.operands = (*own, *dict.fromkeys(p.attributes["outside"] for p in taken))
 
 
 def _key(node: Node) -> object:

@@ -97,6 +97,11 @@ class PartitionedValue:
         return tuple(layout for layout, _ in self.versions)
 
     @property
+    def written(self) -> list[tuple[Layout, Any]]:
+        """The versions that are constants of the per-device program, which its loops and branches may hold as well."""
+        return [(layout, local) for layout, local in self.versions if not isinstance(local, JaxprTracer)]
+
+    @property
     def number(self) -> Any:
         """The real number that all elements equal; None if that is not known."""
         return number_of(self.atom, self.recipe.eqn if self.recipe else None)
@@ -158,8 +163,7 @@ class LocalProgram:
         any tile of it can be computed in the region as well."""
         known = self.env[parameter]
         if value.constant:
-            constants = ((lo, x) for lo, x in value.versions if not isinstance(x, JaxprTracer))
-            self.env[parameter] = replace(known, versions=[*known.versions, *constants], constant=True)
+            self.env[parameter] = replace(known, versions=[*known.versions, *value.written], constant=True)
         elif value.recipe is not None and value.recipe.fixed and value.recipe.equations <= MOST_REMADE:
             self.env[parameter] = replace(known, recipe=value.recipe, counts=value.counts)
             self._know_operands(value.recipe, around)
@@ -168,8 +172,7 @@ class LocalProgram:
         for atom in recipe.eqn.invars:
             if isinstance(atom, Var) and atom not in self.env:
                 value = around.value(atom)
-                constants = [(lo, x) for lo, x in value.versions if not isinstance(x, JaxprTracer)]
-                self.env[atom] = replace(value, versions=constants, earlier=())
+                self.env[atom] = replace(value, versions=value.written, earlier=())
                 if value.recipe is not None:
                     self._know_operands(value.recipe, around)
 
