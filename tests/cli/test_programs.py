@@ -171,6 +171,34 @@ def test_collectives_of_loops_are_counted_as_often_as_they_run():
     assert [f.bytes_sent for f in figures] == [7 * 2 * 32 * 4 * 3 // 4] * 3
 
 
+SHARDY = """module @m attributes {mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func @main(%a: tensor<64x128xT> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+                  %b: tensor<128x32xT> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                  %c: tensor<64x32xT> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>, tf.aliasing_output = 0 : i32})
+      -> (tensor<64x32xT> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<64x128xT>, tensor<128x32xT>) -> tensor<64x32xT>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}, {}]> : tensor<64x32xT>
+    %2 = stablehlo.add %1, %c : tensor<64x32xT>
+    return %2 : tensor<64x32xT>
+  }
+}"""
+
+
+@pytest.mark.parametrize(("type_", "size"), [("f32", 4), ("bf16", 2)])
+def test_xla_is_judged_by_what_accelerators_would_run(type_, size):
+    """Shardy's annotations are seen by XLA's partitioner. Narrow types stay narrow, though XLA compiles for CPUs, sums
+    that are cut at once are scattered, and donated memory is used again."""
+    source = SHARDY.replace("xT>", f"x{type_}>").encode()
+    program = mw.load(source)
+    mesh = mw.AbstractMesh((4,), ("x",), machine="v5e:2x2")
+    ours, theirs = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
+    assert ours.kinds == theirs.kinds == {"reduce_scatter": (1, 64 * 32 * size * 3 // 4)}
+    assert theirs.memory_bytes == pytest.approx(ours.memory_bytes, rel=0.01)
+    assert (theirs.redundancy, theirs.note) == (pytest.approx(ours.redundancy, rel=0.01), "")
+
+
 def test_calls_of_libraries_are_no_obstacle_to_counting():
     """What XLA attaches to a call of LAPACK is no JSON."""
     on = mw.NamedSharding(mw.AbstractMesh((4,), ("x",)), mw.PartitionSpec("x"))

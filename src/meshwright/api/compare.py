@@ -18,6 +18,8 @@ from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import platform_of
 from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.passes.pipeline import with_reduce_scatters
+from meshwright.spmd.report import collectives
 from meshwright.spmd.steptime.report import time_of
 from meshwright.spmd.work import work_of
 from meshwright.stablehlo.hlo import module_bytecode
@@ -107,13 +109,14 @@ def xla_figures(
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
     """The figures of a module compiled by XLA."""
-    collectives = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
-    kinds = by_kind((c.kind, c.count * _sent(c)) for c in collectives)
-    figures = PartitionFigures(kinds, partition.seconds, partition.peak_bytes)
+    figures = PartitionFigures({}, partition.seconds, partition.peak_bytes)
     try:
         return replace(figures, **_priced(partition.text, program, mesh))
     except MeshwrightError as error:
-        return replace(figures, note=f"work and time of XLA's program are not known, its memory is on CPUs: {error}")
+        scheduled = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
+        kinds = by_kind((c.kind, c.count * _sent(c)) for c in scheduled)
+        note = f"work and time of XLA's program are not known, its memory is on CPUs: {error}"
+        return replace(figures, kinds=kinds, note=note)
 
 
 def _sent(collective: Scheduled) -> int:
@@ -125,8 +128,11 @@ def _sent(collective: Scheduled) -> int:
 
 
 def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> dict[str, Any]:
-    """Redundancy and modelled seconds of XLA's per-device module, by the model that prices our programs; memory, too,
-    on an accelerator.
+    """Collectives, redundancy and modelled seconds of XLA's per-device module, by the model that prices our programs;
+    memory, too, on an accelerator.
+
+    Sums of which devices read their own tiles count as reduce-scatters: XLA's compilers for accelerators make those
+    after partitioning, the one for CPUs does not.
 
     Raises:
       MeshwrightError: the module cannot be read.
@@ -135,10 +141,15 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> d
     assert bound.mesh is not None
     on = bound.mesh.abstract_mesh
     parsed = parse_program(text, f"{program.name} as XLA has it", per_device=True)
-    device = partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name)
+    device = with_reduce_scatters(partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name), on)
     whole = without_constraints(bound.jaxpr)
-    found = {
+    found: dict[str, Any] = {
+        "kinds": by_kind((c.kind, c.bytes_sent) for c in collectives(device.jaxpr, on)),
         "redundancy": work_of(device.jaxpr, whole.jaxpr, on).redundancy,
         "run_seconds": time_of(device.jaxpr, on).seconds,
     }
-    return found if platform_of(on) == "cpu" else {**found, "memory_bytes": predict(device, on).peak_bytes}
+    return (
+        found
+        if platform_of(on) == "cpu"
+        else {**found, "memory_bytes": predict(device, on, program.program.donated).peak_bytes}
+    )

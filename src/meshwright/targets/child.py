@@ -22,6 +22,7 @@ import numpy as np
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.compiler import is_shardy
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
 
@@ -92,6 +93,7 @@ def _write(folder: Path, job: Job, plugin: Plugin | None) -> None:
         "device_ids": [int(i) for i in job.device_ids],
         "replicas": replicas,
         "partitions": job.partitions,
+        "shardy": job.partitions > 1 and is_shardy(job.module),
         "free_results": job.free_results,
         "flags": list(map(list, flags)),
         "module": "module.mlirbc" if job.module else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +43,12 @@ def calls_lapack(module: str | bytes) -> bool:
     if isinstance(module, bytes):
         return any(name.encode() in module for name in _LAPACK)
     return any(name in module for name in _LAPACK)
+
+
+def is_shardy(module: str | bytes) -> bool:
+    """Whether the shardings of a module, as text or bytecode, are Shardy's. GSPMD does not see those, and fails where
+    there are constraints among them."""
+    return re.search(rb"\bsdy\b", module.encode() if isinstance(module, str) else module) is not None
 
 
 @cache

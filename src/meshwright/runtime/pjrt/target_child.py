@@ -61,6 +61,7 @@ def options(ids):
         np.reshape(ids, (REQUEST["replicas"], REQUEST["partitions"]))
     )
     options.executable_build_options.use_spmd_partitioning = REQUEST["partitions"] > 1
+    options.executable_build_options.use_shardy_partitioner = REQUEST["shardy"]
     if REQUEST["free_results"]:
         options.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
     options.env_option_overrides = [(name, value) for name, value in REQUEST["flags"]]

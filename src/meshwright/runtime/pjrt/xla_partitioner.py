@@ -3,13 +3,15 @@
 The program is only compiled, for one CPU device per partition, in a child process that runs this module: the program
 may be imported, and compilers trust their input. The result is two texts: the optimized module, with the collectives
 that would run, and the module before layout assignment, which shows the work of a device: partitioned and simplified,
-but without fusions and library calls.
+but without fusions and library calls. Both keep the program's types. CPUs compute and send narrow floats in 32 bits,
+which is no doing of the partitioner; only the memory is that of the program that would run there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +26,13 @@ from jaxlib import xla_client as xc
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.compiler import calls_lapack, compile_on, compile_options, load_lapack
+from meshwright.runtime.pjrt.compiler import (
+    calls_lapack,
+    compile_on,
+    compile_options,
+    is_shardy,
+    load_lapack,
+)
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 
@@ -32,8 +40,12 @@ from meshwright.stablehlo.hlo_groups import with_listed_groups
 _LINES = 5
 #: the pass before which the partitioned module is dumped
 _BEFORE = "layout-assignment"
-#: the file of the optimized module
-_COMPILED = "compiled.txt"
+#: the optimized module, which is dumped before machine code is made: CPUs have none for products of narrow floats
+_OPTIMIZED = "cpu_after_optimizations"
+#: the passes by which CPUs do without narrow types
+_WIDENING = "float-normalization-bf16,all-reduce-promotion,while-loop-invariant-code-motion"
+#: a value of a type that those passes remove
+_NARROW = re.compile(r"\bbf16\[")
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ def xla_partition(
         answer = _asked(folder, module, request, "XLA's partitioner")
         if "refused" in answer:
             raise CompileError(answer["refused"])
-        compiled, text = (_written(folder, name) for name in (_COMPILED, f"*.before_{_BEFORE}.txt"))
+        compiled, text = (_written(folder, name) for name in (f"*.{_OPTIMIZED}.txt", f"*.before_{_BEFORE}.txt"))
         return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
 
 
@@ -134,23 +146,34 @@ def _answer(folder: Path) -> dict[str, object]:
 def _partition(
     module: str | bytes, num_devices: int, free_results: Sequence[bool] | None, folder: Path
 ) -> dict[str, object]:
-    """As :func:`xla_partition`, in this process: returns peak and seconds, and writes the modules to ``folder``.
+    """As :func:`xla_partition`, in this process: returns peak and seconds, and has XLA write the modules to ``folder``.
 
     If ``free_results`` is None, the module is already partitioned.
     """
     if calls_lapack(module):
         load_lapack()
     client = xc.make_cpu_client(num_devices=num_devices)
-    options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
-    options.env_option_overrides = [("xla_dump_to", str(folder)), ("xla_dump_hlo_pass_re", _BEFORE)]
-    if free_results is not None:
-        build = options.executable_build_options
-        build.use_spmd_partitioning = True
-        build.allow_spmd_sharding_propagation_to_output = list(free_results)
+
+    def compiled(**overrides: str) -> Any:
+        options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
+        options.env_option_overrides = list(overrides.items())
+        if free_results is not None:
+            build = options.executable_build_options
+            build.use_spmd_partitioning = True
+            build.use_shardy_partitioner = is_shardy(module)
+            build.allow_spmd_sharding_propagation_to_output = list(free_results)
+        return compile_on(client, module, options, "XLA's partitioner refused the program")
+
     start = time.perf_counter()
-    loaded = compile_on(client, module, options, "XLA's partitioner refused the program")
+    loaded = None
+    try:
+        loaded = compiled(xla_dump_to=str(folder), xla_dump_hlo_pass_re=_BEFORE, xla_disable_hlo_passes=_WIDENING)
+    except CompileError:
+        if not list(folder.glob(f"*.{_OPTIMIZED}.txt")):
+            raise
     seconds = time.perf_counter() - start
-    (folder / _COMPILED).write_text(loaded.get_hlo_text())
+    if loaded is None or _NARROW.search(_written(folder, f"*.{_OPTIMIZED}.txt")):
+        loaded = compiled()
     return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}
 
 

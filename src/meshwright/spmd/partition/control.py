@@ -23,6 +23,7 @@ from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.partition.accumulations import AccumulatingBody, accumulating, added_in_place
 from meshwright.spmd.partition.regions import KeepPartial, Results, Scope, layout_inside, operands_in
 from meshwright.spmd.partition.result import Replicated, gathered_dims
+from meshwright.spmd.partition.summands import Sharing
 from meshwright.spmd.partition.values import PartitionedValue
 from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import reshard_cost
@@ -89,9 +90,9 @@ def _loop_body(
     k, count = len(carry), len(inner.outvars)
     found = accumulating(inner, body.num_consts, used)
     carry = [lo if i in found.sums or used[i] else _sum_of(scope, found, i, lo) for i, lo in enumerate(carry)]
-    keep = KeepPartial(trips)
+    keep, stack = KeepPartial(Sharing(trips, trips)), KeepPartial(Sharing(starts=trips), stacked=True)
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
-    targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
+    targets = [*carried, *[stack] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
     stay = [*(trips * v.runs for v in given), *[1] * (len(ins) - len(given))]
     closed = ClosedJaxpr(found.without(), body.jaxpr.consts)
@@ -163,7 +164,7 @@ def _result_layout(scope: Scope, var: Var, ways: Sequence[PartitionedValue]) -> 
     mesh, target = scope.mesh, scope.propagation.target(var)
     shape, size = var.aval.shape, var.aval.dtype.itemsize
     made = [way for way in ways if not way.is_remade]
-    together, memory = scope.summands.of(var), prices(mesh).memory
+    together, memory = scope.summands.of(var).sums, prices(mesh).memory
 
     def cost(layout: Layout) -> float:
         brought = sum(min(way.cost(lo, layout, mesh) for lo in way.layouts) for way in made)

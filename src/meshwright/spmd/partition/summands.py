@@ -18,15 +18,29 @@ from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.spmd.rules import eqn_rule
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How many values share what their reduction sends, and how many share the collective's ``starts``.
+
+    Sums that a loop stacks are reduced by one collective after it, which sends as much as one in every step.
+    """
+
+    sums: float = 1
+    starts: float = 1
+
+
+ALONE = Sharing()
+
+
 def summands(
     eqns: Sequence[JaxprEqn],
     rules: Sequence[ShardingRule],
     outvars: Sequence[Atom],
-    repeats: Mapping[Atom, float],
+    repeats: Mapping[Atom, Sharing],
 ) -> Summands:
     """For each value, the number of contractions in the sum that it becomes part of before that is reduced.
 
-    ``repeats`` maps outputs that are accumulated outside of the region to the number of times.
+    ``repeats`` maps outputs that are accumulated or stacked outside of the region to what their values share.
     """
     uses = use_counts(eqns, outvars)
     leaves, flows, contractions = _sums(eqns, rules, uses)
@@ -41,22 +55,25 @@ def summands(
 @dataclass(frozen=True)
 class Summands:
     """``ends``: the sum that each value becomes part of; ``left``: for each such sum, the number of ``contractions`` in
-    it that may be partial; ``sizes``: the number of contractions in each value; ``repeats``: how often an output is
-    accumulated outside of the region; ``partial``: the axes over which the contractions of a sum that are computed
-    already are partial."""
+    it that may be partial; ``sizes``: the number of contractions in each value; ``repeats``: for outputs, the values
+    outside of the region that share their reductions; ``partial``: the axes over which the contractions of a sum that
+    are computed already are partial."""
 
     ends: Mapping[Var, Var]
     contractions: frozenset[Var]
     left: dict[Var, int]
     sizes: Mapping[Var, int]
-    repeats: Mapping[Atom, float]
+    repeats: Mapping[Atom, Sharing]
     partial: dict[Var, set[str]]
 
-    def of(self, var: Var) -> float:
+    def of(self, var: Var) -> Sharing:
         """The number of values like ``var`` that share the reduction of the sum that it becomes part of: by the number
         of contractions in them."""
         end = self.ends.get(var)
-        return 1 if end is None else max(1, self.left[end] / self.sizes[var]) * self.repeats.get(end, 1)
+        if end is None:
+            return ALONE
+        inside, outside = max(1, self.left[end] / self.sizes[var]), self.repeats.get(end, ALONE)
+        return Sharing(inside * outside.sums, inside * outside.starts)
 
     def reduced_with(self, var: Var) -> tuple[str, ...]:
         """The axes over which a contraction may be partial for nothing: others of its sum are reduced over them."""

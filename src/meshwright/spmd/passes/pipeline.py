@@ -20,6 +20,7 @@ from meshwright.spmd.passes.early import start_early
 from meshwright.spmd.passes.gathers import sink_gathers
 from meshwright.spmd.passes.hoist import hoist_invariants
 from meshwright.spmd.passes.one_reader import send_to_one_reader
+from meshwright.spmd.passes.own_tiles import slice_own_tiles
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
@@ -170,3 +171,10 @@ def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout
         "All-reduces move before the scaling of their operands, which then fuses with the sums' users.",
     )  # fmt: skip
     return Pipeline((early,))
+
+
+def with_reduce_scatters(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
+    """A per-device program from elsewhere, in which sums of which devices read their own tiles are reduce-scatters."""
+    inputs = [frozenset(mesh.expand(mesh.axis_names))] * len(jaxpr.in_avals)
+    sliced = slice_own_tiles(jaxpr, inputs, mesh)
+    return with_regions(sliced, inputs, mesh.expand, lambda j, variance: merge_pairs(j, variance, mesh))
