@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from meshwright.api.binding import partitioned_elsewhere
 from meshwright.api.load import ImportedProgram, load
 from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, MeshwrightError
+from meshwright.errors import ArgumentError, CompileError, MeshwrightError
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 from meshwright.sharding import AbstractMesh
@@ -108,15 +107,21 @@ def xla_figures(
 
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
-    """The figures of a module compiled by XLA."""
-    figures = PartitionFigures({}, partition.seconds, partition.peak_bytes)
+    """The figures of a module compiled by XLA.
+
+    Raises:
+      CompileError: its memory is not known, as CPUs have no code for an operation, and no accelerator is named.
+    """
     try:
-        return replace(figures, **_priced(partition.text, program, mesh))
+        known = _priced(partition.text, program, mesh)
     except MeshwrightError as error:
         scheduled = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
-        kinds = by_kind((c.kind, c.count * _sent(c)) for c in scheduled)
         note = f"work and time of XLA's program are not known, its memory is on CPUs: {error}"
-        return replace(figures, kinds=kinds, note=note)
+        known = {"kinds": by_kind((c.kind, c.count * _sent(c)) for c in scheduled), "note": note}
+    known = {"memory_bytes": partition.peak_bytes, **known}
+    if known["memory_bytes"] is None:
+        raise CompileError(f"{partition.refused}; name the machine that the program is for")
+    return PartitionFigures(seconds=partition.seconds, **known)
 
 
 def _sent(collective: Scheduled) -> int:

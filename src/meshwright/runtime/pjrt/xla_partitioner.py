@@ -43,9 +43,10 @@ _BEFORE = "layout-assignment"
 #: the optimized module, which is dumped before machine code is made: CPUs have none for products of narrow floats
 _OPTIMIZED = "cpu_after_optimizations"
 #: the passes by which CPUs do without narrow types
-_WIDENING = "float-normalization-bf16,all-reduce-promotion,while-loop-invariant-code-motion"
+_NARROW = ("bf16", "f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "f8e3m4")
+_WIDENING = ",".join(["all-reduce-promotion", *(f"float-normalization-{name}" for name in _NARROW)])
 #: a value of a type that those passes remove
-_NARROW = re.compile(r"\bbf16\[")
+_IS_NARROW = re.compile(rf"\b({'|'.join(_NARROW)})\[")
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class XlaPartition:
     """XLA's result for a program: what a device runs as HLO, its memory, and the compile time in seconds.
 
     ``compiled`` is the optimized module; ``text`` is the one before fusion and layout assignment. ``peak_bytes`` counts
-    arguments, results that are not in memory of donated arguments, and temporaries.
+    arguments, results that are not in memory of donated arguments, and temporaries; it is None where CPUs have no code
+    for an operation of the module, and ``refused`` says which.
     """
 
     compiled: str
-    peak_bytes: int
+    peak_bytes: int | None
     seconds: float
     text: str
+    refused: str = ""
 
 
 def xla_partition(
@@ -80,7 +83,7 @@ def xla_partition(
         if "refused" in answer:
             raise CompileError(answer["refused"])
         compiled, text = (_written(folder, name) for name in (f"*.{_OPTIMIZED}.txt", f"*.before_{_BEFORE}.txt"))
-        return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
+        return XlaPartition(compiled, answer["peak"], answer["seconds"], text, answer.get("no code", ""))
 
 
 def survive(module: str | bytes, replicas: int, what: str) -> None:
@@ -172,8 +175,11 @@ def _partition(
         if not list(folder.glob(f"*.{_OPTIMIZED}.txt")):
             raise
     seconds = time.perf_counter() - start
-    if loaded is None or _NARROW.search(_written(folder, f"*.{_OPTIMIZED}.txt")):
-        loaded = compiled()
+    try:
+        if loaded is None or _IS_NARROW.search(_written(folder, f"*.{_OPTIMIZED}.txt")):
+            loaded = compiled()
+    except CompileError as error:
+        return {"peak": None, "seconds": seconds, "no code": str(error)}
     return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}
 
 
