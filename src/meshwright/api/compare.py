@@ -11,7 +11,7 @@ from meshwright.api.binding import partitioned_elsewhere
 from meshwright.api.load import ImportedProgram, load
 from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, CompileError, MeshwrightError
+from meshwright.errors import ArgumentError, MeshwrightError
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 from meshwright.sharding import AbstractMesh
@@ -78,7 +78,8 @@ def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures
     """
     part = program.partition(**where)
     module = module_bytecode(part.module("cpu"))
-    partition = xla_partition(module, part.mesh.size, (), partitioned=True)
+    memory = platform_of(part.mesh.abstract_mesh) == "cpu"
+    partition = xla_partition(module, part.mesh.size, (), partitioned=True, memory=memory)
     return _figures(partition, program, where.get("mesh"))
 
 
@@ -103,25 +104,26 @@ def xla_figures(
     with user_file("compare: source", "<bytes>" if isinstance(source, bytes) else source):
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    return _figures(xla_partition(stablehlo_of(data), devices, free), program, mesh)
+    memory = mesh is None or platform_of(mesh) == "cpu"
+    return _figures(xla_partition(stablehlo_of(data), devices, free, memory=memory), program, mesh)
 
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
-    """The figures of a module compiled by XLA.
+    """The figures of a module compiled by XLA; its memory on an accelerator is only known if the module can be read.
 
     Raises:
-      CompileError: its memory is not known, as CPUs have no code for an operation, and no accelerator is named.
+      ImportProgramError: it cannot, and the mesh names an accelerator.
     """
+    figures: dict[str, Any] = {"seconds": partition.seconds, "memory_bytes": partition.peak_bytes}
     try:
-        known = _priced(partition.text, program, mesh)
+        figures |= _priced(partition.text, program, mesh)
     except MeshwrightError as error:
+        if partition.peak_bytes is None:
+            raise
         scheduled = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
-        note = f"work and time of XLA's program are not known, its memory is on CPUs: {error}"
-        known = {"kinds": by_kind((c.kind, c.count * _sent(c)) for c in scheduled), "note": note}
-    known = {"memory_bytes": partition.peak_bytes, **known}
-    if known["memory_bytes"] is None:
-        raise CompileError(f"{partition.refused}; name the machine that the program is for")
-    return PartitionFigures(seconds=partition.seconds, **known)
+        kinds = by_kind((c.kind, c.count * _sent(c)) for c in scheduled)
+        figures |= {"kinds": kinds, "note": f"work and time of XLA's program are not known: {error}"}
+    return PartitionFigures(**figures)
 
 
 def _sent(collective: Scheduled) -> int:

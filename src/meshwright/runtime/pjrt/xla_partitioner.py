@@ -3,15 +3,14 @@
 The program is only compiled, for one CPU device per partition, in a child process that runs this module: the program
 may be imported, and compilers trust their input. The result is two texts: the optimized module, with the collectives
 that would run, and the module before layout assignment, which shows the work of a device: partitioned and simplified,
-but without fusions and library calls. Both keep the program's types. CPUs compute and send narrow floats in 32 bits,
-which is no doing of the partitioner; only the memory is that of the program that would run there.
+but without fusions and library calls. What XLA does for CPUs alone is left out of both (:data:`_FOR_CPUS`), as it is no
+doing of the partitioner.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -40,13 +39,16 @@ from meshwright.stablehlo.hlo_groups import with_listed_groups
 _LINES = 5
 #: the pass before which the partitioned module is dumped
 _BEFORE = "layout-assignment"
-#: the optimized module, which is dumped before machine code is made: CPUs have none for products of narrow floats
+#: the optimized module, which is dumped before machine code is made: CPUs have none for some operations
 _OPTIMIZED = "cpu_after_optimizations"
-#: the passes by which CPUs do without narrow types
+#: types that CPUs compute and send in more bits
 _NARROW = ("bf16", "f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "f8e3m4")
-_WIDENING = ",".join(["all-reduce-promotion", *(f"float-normalization-{name}" for name in _NARROW)])
-#: a value of a type that those passes remove
-_IS_NARROW = re.compile(rf"\b({'|'.join(_NARROW)})\[")
+#: passes by which CPUs do without these, bring products into an order of dimensions that kernels have, and keep large
+#: values across loops to compute them once
+_FOR_CPUS = ",".join(
+    ["all-reduce-promotion", "dot_decomposer", "while-loop-invariant-code-motion"]
+    + [f"float-normalization-{name}" for name in _NARROW]
+)
 
 
 @dataclass(frozen=True)
@@ -54,36 +56,40 @@ class XlaPartition:
     """XLA's result for a program: what a device runs as HLO, its memory, and the compile time in seconds.
 
     ``compiled`` is the optimized module; ``text`` is the one before fusion and layout assignment. ``peak_bytes`` counts
-    arguments, results that are not in memory of donated arguments, and temporaries; it is None where CPUs have no code
-    for an operation of the module, and ``refused`` says which.
+    arguments, results that are not in memory of donated arguments, and temporaries, on CPUs; None if it was not asked
+    for.
     """
 
     compiled: str
     peak_bytes: int | None
     seconds: float
     text: str
-    refused: str = ""
 
 
 def xla_partition(
-    module: str | bytes, num_devices: int, free_results: Sequence[bool], partitioned: bool = False
-) -> XlaPartition:
+    module: str | bytes, num_devices: int, free_results: Sequence[bool], partitioned: bool = False,
+    memory: bool = True,
+) -> XlaPartition:  # fmt: skip
     """Partition and compile StableHLO (text or bytecode) with XLA.
 
     ``free_results`` says for each result whether XLA may choose its sharding, as jax lets it if none is given. A module
-    that is already ``partitioned``, with a replica per device, is only compiled.
+    that is already ``partitioned``, with a replica per device, is only compiled. With ``memory``, it is compiled a
+    second time, as CPUs run it.
 
     Raises:
       CompileError: XLA rejected the program, took longer than ``config.target_seconds``, or crashed.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright_compare_") as name:
         folder = Path(name)
-        request = {"devices": num_devices, "free": list(free_results), "partitioned": partitioned}
+        request = {
+            "devices": num_devices, "free": list(free_results), "partitioned": partitioned, "texts": True,
+            "memory": memory,
+        }  # fmt: skip
         answer = _asked(folder, module, request, "XLA's partitioner")
         if "refused" in answer:
             raise CompileError(answer["refused"])
         compiled, text = (_written(folder, name) for name in (f"*.{_OPTIMIZED}.txt", f"*.before_{_BEFORE}.txt"))
-        return XlaPartition(compiled, answer["peak"], answer["seconds"], text, answer.get("no code", ""))
+        return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
 
 
 def survive(module: str | bytes, replicas: int, what: str) -> None:
@@ -92,8 +98,9 @@ def survive(module: str | bytes, replicas: int, what: str) -> None:
     Raises:
       CompileError: it crashed, or took longer than ``config.target_seconds``; ``what`` begins the message.
     """
+    request = {"devices": replicas, "free": [], "partitioned": True, "texts": False, "memory": True}
     with tempfile.TemporaryDirectory(prefix="meshwright_tried_") as name:
-        _asked(Path(name), module, {"devices": replicas, "free": [], "partitioned": True}, what)
+        _asked(Path(name), module, request, what)
 
 
 def _asked(folder: Path, module: str | bytes, request: dict[str, object], what: str) -> dict[str, Any]:
@@ -139,48 +146,45 @@ def _answer(folder: Path) -> dict[str, object]:
     request = json.loads((folder / "request.json").read_text())
     data = (folder / "module").read_bytes()
     try:
-        source = data.decode() if request["text"] else data
-        free = None if request["partitioned"] else request["free"]
-        return _partition(source, request["devices"], free, folder)
+        return _partition(data.decode() if request["text"] else data, request, folder)
     except CompileError as error:
         return {"refused": str(error)}
 
 
-def _partition(
-    module: str | bytes, num_devices: int, free_results: Sequence[bool] | None, folder: Path
-) -> dict[str, object]:
+def _partition(module: str | bytes, request: dict[str, Any], folder: Path) -> dict[str, object]:
     """As :func:`xla_partition`, in this process: returns peak and seconds, and has XLA write the modules to ``folder``.
 
-    If ``free_results`` is None, the module is already partitioned.
+    Raises:
+      CompileError: XLA rejected it.
     """
     if calls_lapack(module):
         load_lapack()
-    client = xc.make_cpu_client(num_devices=num_devices)
+    count, partitioned = request["devices"], request["partitioned"]
+    client = xc.make_cpu_client(num_devices=count)
 
     def compiled(**overrides: str) -> Any:
-        options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
+        options = compile_options(count, 1) if partitioned else compile_options(1, count)
         options.env_option_overrides = list(overrides.items())
-        if free_results is not None:
+        if not partitioned:
             build = options.executable_build_options
             build.use_spmd_partitioning = True
             build.use_shardy_partitioner = is_shardy(module)
-            build.allow_spmd_sharding_propagation_to_output = list(free_results)
+            build.allow_spmd_sharding_propagation_to_output = request["free"]
         return compile_on(client, module, options, "XLA's partitioner refused the program")
 
     start = time.perf_counter()
-    loaded = None
-    try:
-        loaded = compiled(xla_dump_to=str(folder), xla_dump_hlo_pass_re=_BEFORE, xla_disable_hlo_passes=_WIDENING)
-    except CompileError:
-        if not list(folder.glob(f"*.{_OPTIMIZED}.txt")):
-            raise
+    if request["texts"]:
+        try:
+            compiled(
+                xla_dump_to=str(folder), xla_dump_hlo_pass_re=_BEFORE, xla_disable_hlo_passes=_FOR_CPUS,
+                xla_backend_optimization_level="0",
+            )  # fmt: skip
+        except CompileError:
+            if not list(folder.glob(f"*.{_OPTIMIZED}.txt")):
+                raise
     seconds = time.perf_counter() - start
-    try:
-        if loaded is None or _IS_NARROW.search(_written(folder, f"*.{_OPTIMIZED}.txt")):
-            loaded = compiled()
-    except CompileError as error:
-        return {"peak": None, "seconds": seconds, "no code": str(error)}
-    return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}
+    peak = CompiledMemory.of(compiled()).peak_bytes if request["memory"] else None
+    return {"peak": peak, "seconds": seconds}
 
 
 if __name__ == "__main__":
