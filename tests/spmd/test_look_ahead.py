@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -359,3 +360,16 @@ def test_attention_along_a_split_dimension_moves_its_input_once():
     moved = int(np.prod(shape)) * 4 // N * (N - 1) // N
     assert part.bytes_sent <= 2 * moved, part.explain()
     assert part.work.product_redundancy == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "costs", "taken"), [(1.10, 0.9, "plain"), (1.04, 0.9, "exchanged"), (1.04, 1.0, "plain")]
+)
+def test_exchanges_that_make_a_step_much_longer_are_not_taken(seconds, costs, taken):
+    """Fewer bytes and less memory are worth a step that is 5 % longer, and no more than that."""
+    search = object.__new__(lookahead._Search)
+    search.in_tiles = lambda best: None
+    search.best, search.unexchanged = SimpleNamespace(price=seconds, costs=costs), SimpleNamespace(price=1, costs=1)
+    ways = {id(search.best): "exchanged", id(search.unexchanged): "plain"}
+    search.keep_tiles()
+    assert ways[id(search.best)] == taken

@@ -59,7 +59,7 @@ MOVED = 2
 NEAR = 1.3
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
-#: the factor by which a step may take longer for sums that loops complete in each step
+#: the factor by which a step may take longer for less that is sent or held
 LONGER = 1.05
 #: products of time, bytes and memory whose ratio is at most this are equal
 EQUAL = 1.001
@@ -220,12 +220,15 @@ class _Search:
             self.best = other
 
     def keep_tiles(self) -> None:
-        """Keep sums in tiles until a use needs them whole, if that is better. If it is instead of exchanges, and as
-        good as these, the quicker way is taken."""
-        exchanged, plain = self.best, self.unexchanged
-        self.best = self.in_tiles(exchanged) or exchanged
-        other = None if plain is None else self.in_tiles(plain)
-        if other is not None and other.costs <= self.best.costs * EQUAL and other.price < self.best.price:
+        """Keep sums in tiles until a use needs them whole, if that is better. Of the ways with and without exchanges,
+        the quicker one is taken if it is as good, or much quicker."""
+        plain = self.unexchanged
+        self.best = self.in_tiles(self.best) or self.best
+        if plain is None:
+            return
+        other = self.in_tiles(plain) or plain
+        equal = other.costs <= self.best.costs * EQUAL and other.price < self.best.price
+        if equal or self.best.price > LONGER * other.price:
             self.best = other
 
     def in_tiles(self, best: Attempt) -> Attempt | None:
