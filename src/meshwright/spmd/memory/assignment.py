@@ -276,7 +276,7 @@ class _Assigner:
         if node in self.orders or len(node.avals) != 1 or len(node.shape) < 1 or node.op == "relayout":
             return False
         if node.op in PARTS and node.operands[0].op == "parameter":
-            return self.whole and direct
+            return self.whole and direct and node.operands[0] not in self.given
         return node.op not in _FIXED or (node.op == "parameter" and self.body and node not in self.given)
 
     def _ask(self, x: Node, order: Order | None) -> None:

@@ -89,6 +89,8 @@ class VectorMemory:
             changes[max(stay.start, 0)] += stay.nbytes
             changes[stay.slots[-1] + 1] -= stay.nbytes
         held = np.cumsum(changes)
+        for buffer, step in self.live.rewritten:
+            held[self._slot[step]] += buffer.nbytes * self.holds(buffer, step)
         for step, nbytes in inside.items():
             held[self._slot[step]] += nbytes
         peak = int(held.argmax())
@@ -221,7 +223,9 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        if self._in_main(buffer) or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
+        if self._in_main(buffer) or self._in_argument(buffer):
+            return False
+        if buffer.kernel.root.op == "custom_call" and buffer not in self._reads:
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
 
