@@ -216,7 +216,7 @@ def test_rows_of_tables_lie_along_the_lanes():
         return table - mnp.zeros((1024, 3)).at[numbers].add(x)
 
     held = memory(v5e, stepped, array(1024, 3), array(1024, 3), numbers).temp_bytes
-    assert 3 * padded <= held < 3.5 * padded  # the table's copy, the sums, and what is computed of both
+    assert 2 * padded <= held < 2.1 * padded  # the copy of what is added, and the sums, which are copied like the table
 
     def depthwise(x, kernel):
         return lax.conv_general_dilated(

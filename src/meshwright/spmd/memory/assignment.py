@@ -12,7 +12,7 @@ The precedence was derived from programs that libtpu 0.0.42 compiled.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -176,6 +176,11 @@ class _Assigner:
         self.whole = True
         fixed = {node: order for node in rows if (order := chosen(node)) is not None and node not in self.orders}
         self.orders.update(fixed)
+        if not self.body:
+            together = self._ask_together(rows)
+            self._choose_parameters()
+            for node in together:
+                self._spread(node)
         for node in rows:
             self._ask_for(node)
         sums = [node for node in fixed if node.op == "scatter"]
@@ -186,6 +191,19 @@ class _Assigner:
                 self._ask(x, self._of_result(i))
         for node in (node for node in fixed if node not in sums):
             self._spread(node)
+
+    def _ask_together(self, rows: Sequence[Node]) -> list[Node]:
+        """The arrays that several operations need in one order, in whole or a single position each, with that order."""
+        asked = [(user.operands[i], order) for node in rows for user, i, order in self._wants(node)]
+        times = Counter((_stack(x) or x, order) for x, order in asked)
+        found = []
+        for x, order in asked:
+            if times[_stack(x) or x, order] > 1:
+                for node, its in [(x, order), *_positions(x, order)]:
+                    if self._takes(node):
+                        self.orders[node] = its
+                        found.append(node)
+        return found
 
     def _choose_parameters(self) -> None:
         """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""
@@ -340,6 +358,23 @@ class _Assigner:
     def _must_be_copied(self, x: Node, order: Order) -> bool:
         has = self.orders.get(x)
         return has is not None and len(has) == len(order) and not alike(x.shape, has, order)
+
+
+def _stack(x: Node) -> Node | None:
+    """The array of which a value is a single position, without that dimension."""
+    if x.op != "reshape" or x.operands[0].op != "slice":
+        return None
+    (part,) = x.operands
+    (stack,) = part.operands
+    kept = tuple(n for n, whole in zip(part.shape, stack.shape) if n == whole)
+    return stack if len(kept) == len(stack.shape) - 1 and x.shape == kept and 1 in part.shape else None
+
+
+def _positions(x: Node, order: Order) -> Iterator[tuple[Node, Order]]:
+    """If a value is a single position of an array: that part of the array and the array, with the orders they need."""
+    if (stack := _stack(x)) is not None and (whole := wanted(x, 0, order)) is not None:
+        yield x.operands[0], whole
+        yield stack, whole
 
 
 def _is_made(x: Node) -> bool:
