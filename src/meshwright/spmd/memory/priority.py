@@ -303,7 +303,7 @@ def _loops(kernel: Kernel, compiler: Compiler) -> bool:
 
 
 def _starts(scatter: Kernel, producer: Kernel) -> bool:
-    """Whether a scatter of a TPU makes the array of one number that it adds to: one of numbers or of rows of numbers."""
+    """Whether a scatter of a TPU makes the array of one number that it adds numbers, or rows of them, to."""
     return producer.root.is_splat() and len(rows_of(scatter.root)) < 2
 
 
