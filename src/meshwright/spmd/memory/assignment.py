@@ -16,13 +16,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.spmd.memory.fixed_orders import Want, by_class, chosen, product_of, wants
+from meshwright.spmd.memory.fixed_orders import Want, by_class, called_order, chosen, product_of, wants
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.order_rules import Order, alike, carried, compact, led, moves_nothing, wanted
 from meshwright.spmd.memory.stacks import PARTS, step_dimensions
 
 #: results with other orders per result
-_SEVERAL = ("while", "case", "if", "call", "custom_call")
+_SEVERAL = ("while", "case", "if", "call", "custom_call", "top_k")
 #: operations that leave elements as they are
 _VIEWS = frozenset(["parameter", "reshape", *PARTS])
 #: operations whose own order is not changed by what reads them
@@ -225,8 +225,12 @@ class _Assigner:
                 self._spread_from(node, self._from_inside(node))
 
     def _from_inside(self, node: Node) -> Order | None:
-        """The order of a result of a loop or a conditional."""
+        """The order of one of several results."""
         (source,) = node.operands
+        if source.op in ("custom_call", "top_k"):
+            return called_order(source, node.avals[0])
+        if source.op == "sort":
+            return self.orders.get(source)
         if source not in self.inside:
             return None
         inner = self.inside[source][-1]

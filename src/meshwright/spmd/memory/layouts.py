@@ -31,7 +31,7 @@ def node_bytes(node: Node, i: int = 0) -> int:
     if node.op == "matmul" and "shape" in node.attributes:
         whole, order = node.attributes.get("given") or given_order(node)
         return ordered_bytes(whole.update(dtype=aval.dtype), order)
-    order = called_order(node, aval) if node.op == "custom_call" else order_of(node)
+    order = called_order(node, aval) if node.op in ("custom_call", "top_k") else order_of(node)
     return tiled_bytes(aval) if order is None or len(order) != aval.ndim else ordered_bytes(aval, order)
 
 

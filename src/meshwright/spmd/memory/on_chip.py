@@ -225,9 +225,14 @@ class VectorMemory:
         """Whether a value is written to vector memory."""
         if self._in_main(buffer) or self._in_argument(buffer):
             return False
-        if buffer.kernel.root.op == "custom_call" and buffer not in self._reads:
+        if self._is_unused(buffer):
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
+
+    def _is_unused(self, buffer: Buffer) -> bool:
+        """Whether a value is one of several results of a kernel, which nothing reads."""
+        several = len(buffer.kernel.root.avals) > 1 and not buffer.inner
+        return several and buffer.kind != "result" and buffer not in self._reads
 
     def _in_main(self, buffer: Buffer) -> bool:
         """Whether a value is in main memory at first: an argument, a constant, or a result that a loop fills."""

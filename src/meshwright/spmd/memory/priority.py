@@ -284,7 +284,7 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return False
     if user.root.op == "scatter":
         return _starts(user, producer) if compiler.into_products else _reads_in_place(user, producer)
-    if user.root.op == "gather" and compiler.into_products and user.operands[0] is producer:
+    if user.root.op == "gather" and compiler.into_products:
         return False
     return _loops(user, compiler)
 
