@@ -134,7 +134,8 @@ class VectorMemory:
         sized = [(b, runs) for b, runs in self._runs.items() if b.nbytes]
         wanted = [(run, b, i == 0 and self._writes(b)) for b, runs in sized for i, run in enumerate(runs)]
         wanted.sort(key=lambda want: self._saved(*want[:2]), reverse=True)
-        first = next((run for run, buffer, _ in wanted if self._may_be_before(run, buffer)), None)
+        before = [(buffer.nbytes, run) for run, buffer, _ in wanted if self._may_be_before(run, buffer)]
+        first = max(before, key=lambda b: b[0], default=(0, None))[1]
         for run, buffer, written in sorted(wanted, key=lambda want: want[0] is not first):
             early = self._from(0, buffer, run) if run is first else None
             stay = early or (self._from(run[0], buffer, run) if written else self._copied(buffer, run))
