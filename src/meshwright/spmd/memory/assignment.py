@@ -298,7 +298,8 @@ class _Assigner:
         if node in self.orders or len(node.avals) != 1 or len(node.shape) < 1 or node.op == "relayout":
             return False
         if node.op in PARTS and node.operands[0].op == "parameter":
-            return self.whole and direct and node.operands[0] not in self.given
+            (x, *_) = node.operands
+            return x in self.orders if x in self.given else self.whole and direct
         return node.op not in _FIXED or (node.op == "parameter" and self.body and node not in self.given)
 
     def _ask(self, x: Node, order: Order | None) -> None:
