@@ -243,6 +243,17 @@ def test_what_is_sorted_is_along_the_rows_of_tiles(shape, axis, mebibytes):
     assert held.peak_bytes / MIB == pytest.approx(mebibytes, rel=0.01)
 
 
+@pytest.mark.parametrize(("parts", "mebibytes"), [(1, 10.53), (2, 48.53), (4, 64.53)])
+def test_parts_of_one_array_are_cut_at_once(parts, mebibytes):
+    """As compiled, within 1 %: several tables in one array are cut from a copy of it, one table is copied alone."""
+
+    def taken(x, i):
+        return sum(mnp.sin(x[k][i]).sum(0) for k in range(parts))
+
+    held = memory(V5E, taken, array(4, 16384, 2), array(4096, dtype=np.int32))
+    assert held.peak_bytes / MIB == pytest.approx(mebibytes, rel=0.01)
+
+
 def test_one_argument_is_copied_to_the_chip_before_the_program_begins():
     """As compiled, within 1 %: the largest that is read twice, by a product, or element by element."""
 

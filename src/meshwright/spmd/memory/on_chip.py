@@ -76,7 +76,7 @@ class VectorMemory:
 
     def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler, depth: int = 0) -> None:
         self.live, self.order, self.compiler, self._depth = live, order, compiler, depth
-        self._slot = slots_of(order)
+        self._slot = slots_of(order, live.together)
         self.stays = list(self._chosen())
 
     def highest(self, inside: Mapping[int, int]) -> tuple[int, Sequence[Buffer]]:
@@ -338,15 +338,20 @@ def _operations(node: Node) -> float:
     return 0
 
 
-def slots_of(order: Sequence[Kernel]) -> list[int]:
-    """The slot of each kernel, and that of the end. Neighbours that read the same arrays elementwise share a slot."""
+def slots_of(order: Sequence[Kernel], together: Mapping[Kernel, Sequence[Kernel]]) -> list[int]:
+    """The slot of each kernel, and that of the end.
+
+    Kernels that run as one share a slot, and neighbours that read the same arrays elementwise.
+    """
     slots: list[int] = []
-    now, shape, arrays = -1, None, set[Kernel]()
+    now, shape, arrays, group = -1, None, set[Kernel](), None
     for kernel in order:
         if not kernel.view:
             inplace = {k for k, use in kernel.inputs.items() if use is Use.INPLACE}
-            if not (kernel.loop and kernel.root.shape == shape and inplace & arrays):
+            one = group is not None and together.get(kernel) is group
+            if not one and not (kernel.loop and kernel.root.shape == shape and inplace & arrays):
                 now, shape, arrays = now + 1, kernel.root.shape if kernel.loop else None, set()
             arrays |= {kernel, *inplace}
+            group = together.get(kernel)
         slots.append(max(now, 0))
     return [*slots, now + 1]

@@ -299,7 +299,11 @@ def _disturbs(update: Kernel, producer: Kernel) -> bool:
 
 def _loops(kernel: Kernel, compiler: Compiler) -> bool:
     """Whether a kernel computes its result element by element. On GPUs, windows and concatenations count as well."""
-    return kernel.loop or kernel.root.op == "concatenate" or (kernel.root.op == "reduce_window" and not compiler.into_products)
+    return (
+        kernel.loop
+        or kernel.root.op == "concatenate"
+        or (kernel.root.op == "reduce_window" and not compiler.into_products)
+    )
 
 
 def _starts(scatter: Kernel, producer: Kernel) -> bool:

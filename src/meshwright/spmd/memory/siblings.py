@@ -44,6 +44,16 @@ def written_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
     return [sorted(group, key=lambda kernel: kernel.root.op == "reduce") for group in firsts]
 
 
+def cut_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """The groups of kernels that cut parts of one shape from one array, which run as one on TPUs."""
+    groups: dict[Hashable, list[Kernel]] = {}
+    for kernel in kernels:
+        ops = {node.op for node in kernel.members}
+        if len(kernel.inputs) == 1 and "slice" in ops and ops <= {"slice", "reshape", "convert"}:
+            groups.setdefault((*kernel.inputs, kernel.root.shape), []).append(kernel)
+    return [group for group in groups.values() if len(group) > 1]
+
+
 def _loop(kernel: Kernel) -> tuple[Hashable, Node | None] | None:
     """The elements of a kernel's loop, and its reduction; ``None`` if it does not run with others."""
     root = kernel.root
