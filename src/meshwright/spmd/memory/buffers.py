@@ -43,7 +43,7 @@ class Buffer:
     plainly: tuple[Buffer, ...] = ()
     #: whether it holds several values, since a loop changes it or another kernel writes over it
     several: bool = False
-    #: whether it is a temporary of a body, whose size has its padding
+    #: whether it is a temporary of a body, or a workspace, whose size has its padding
     inner: bool = False
 
 
