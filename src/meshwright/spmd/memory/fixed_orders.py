@@ -31,8 +31,9 @@ _BY_BLOCKS = ("cholesky", "triangular_solve")
 _BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
 #: operations with an order of their own, besides products, convolutions and those of rows
 _OWN = ("all_to_all", "custom_call", "sort", "top_k")
-#: times the bytes of a compact order up to which what is sorted is not along the lanes
-_SORTED = 2
+#: times the bytes of a compact order below which another one is taken: for what is sorted, so that it is not along the
+#: lanes; for operands of several products, so that they need no copy
+_PADDED = 2
 #: dimensions of a table in which an index names one position
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
 
@@ -116,7 +117,9 @@ def _matrices(node: Node, i: int, reaches: Reaches, orders: Mapping[Node, Order]
     if has is not None:
         return user, i, has if tiles_of(aval.shape, has) in [tiles_of(aval.shape, o) for o in found] else found[0]
     reach = reaches(user, i, found[0])
-    best = next((o for o in found[1:] if reaches(user, i, o) > reach), found[0])
+    most = _PADDED * ordered_bytes(aval, found[0])
+    others = (o for o in found[1:] if ordered_bytes(aval, o) < most)
+    best = next((o for o in others if reaches(user, i, o) > reach), found[0])
     return user, i, best
 
 
@@ -191,7 +194,7 @@ def _sorted(node: Node) -> Order:
     usual, best = default(aval.ndim), compact(aval)
     others = [led(usual, (d, along)) for d in usual if d != along]
     found = min(others, key=lambda o: ordered_bytes(aval, o), default=best)
-    return found if ordered_bytes(aval, found) < _SORTED * ordered_bytes(aval, best) else best
+    return found if ordered_bytes(aval, found) < _PADDED * ordered_bytes(aval, best) else best
 
 
 def matrix_order(aval: ShapedArray) -> Order:
