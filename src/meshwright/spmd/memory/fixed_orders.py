@@ -76,6 +76,8 @@ def chosen(node: Node) -> Order | None:
 
 def wants(node: Node, reaches: Reaches, orders: Mapping[Node, Order]) -> list[Want]:
     """The orders that an operation needs its operands in."""
+    if is_batched(node) and solves(node):
+        return [(node, i, matrix_order(node.operands[i].avals[0])) for i in (0, 1)]
     if is_batched(node):
         return [_matrices(node, i, reaches, orders) for i in (0, 1)]
     if node.op == "sort" and len(node.shape) > 1:
