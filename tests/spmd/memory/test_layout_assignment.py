@@ -13,7 +13,8 @@ from meshwright.core.avals import ShapedArray
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.memory.assignment import assign
 from meshwright.spmd.memory.compilers import compiler_for
-from meshwright.spmd.memory.order_rules import compact, moves_nothing, ordered_bytes, reshaped, tiles_of
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.order_rules import carried, compact, moves_nothing, ordered_bytes, reshaped, tiles_of
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.record import record
 
@@ -196,3 +197,11 @@ def test_orders_are_those_of_compiled_programs(name):
     copied = {copy.order for copy in plan.copies if copy.node is not None and copy.node.operands[copy.i].shape == shape}
     ours = orders(plan, shape) | copied
     assert {tiles_of(shape, order) for order in ours} <= {tiles_of(shape, order) for order in found}
+
+
+def test_the_largest_part_of_a_concatenation_decides_its_order():
+    large, small, whole = (ShapedArray((20, n), np.float32) for n in (64, 1, 65))
+    parts = tuple(Node("parameter", (), (aval,)) for aval in (large, small))
+    joined = Node("concatenate", parts, (whole,), {"dimension": 1})
+    assert carried(joined, 0, (1, 0)) == (1, 0)
+    assert carried(joined, 1, (0, 1)) is None

@@ -2,12 +2,13 @@
 
 XLA pads the two fastest dimensions of an array to whole tiles, so that the order decides the size. :func:`assign` plans
 it. Some operations have orders of their own, or need their operands in some (``fixed_orders``): batched products and
-convolutions come first, then other products, then sums of rows, then results, then gathered rows and kernels that are
-loops, then parameters. From each of them its order spreads, to operands and to users, through operations that take any
-order (``order_rules``). Where two orders meet, the operand is copied. What no order reaches has the one with the least
-padding. Bodies of loops are planned before what is around them, which gives them the orders that they want; but
-arguments, and what another loop has stacked, are read in the order that they have. Based on XLA's ``LayoutAssignment``.
-The precedence was derived from programs that libtpu 0.0.42 compiled.
+convolutions come first, then other products, then a program's parameters, then sums of rows, then results, then
+gathered rows, sorts and kernels that are loops, then parameters of bodies. What several gathers read, in whole or a
+single position each, comes before parameters. From each of them its order spreads, to operands and to users, through
+operations that take any order (``order_rules``). Where two orders meet, the operand is copied. What no order reaches
+has the one with the least padding. Bodies of loops are planned before what is around them, which gives them the orders
+that they want; but arguments, and what another loop has stacked, are read in the order that they have, also in parts.
+Based on XLA's ``LayoutAssignment``. The precedence was derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations

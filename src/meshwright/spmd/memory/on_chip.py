@@ -4,11 +4,12 @@ XLA assigns each value to main or vector memory. The peak that it reports, besid
 of the two memories' peaks, not their sum. The rules, derived from buffer assignments and settings of libtpu 0.0.42:
 
 - Computed values are written to vector memory. If two cores with separate vector memories form a device (v5p), this
-  holds for loops only; products, collectives and copies write to main memory. Custom calls always do.
+  holds for loops only; products, collectives and copies write to main memory. What nothing reads of a kernel's
+  several results is there, too.
 - A value in main memory is prefetched into vector memory before it is read, so early that the kernels in between take
   twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
   there is none.
-- One argument is copied before the program begins: the one that saves most.
+- One argument is copied before the program begins: the largest of those that are read twice, or by a product.
 - Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
 - Results stay until the end of the program, where they are copied out one after the other. Two kinds of results are
@@ -18,7 +19,8 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
 - What a body computes counts five times as much as other values, and what is used in parts only as it is written.
 - A value that a loop changes counts twice while it is written.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
-- A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
+- A value that overwrites an operand, in whole or in part, counts in addition to it while it is written, although both
+  share one buffer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kernels that XLA's GPU compiler makes one of although none of them is computed from another.
+"""Kernels that XLA makes one of although none of them is computed from another.
 
-Kernels that read the same value run as one if their loops have the same elements: those that they sum up, or those of
-their results. Source: XLA's ``MultiOutputFusion`` for GPUs.
+On GPUs, kernels that read the same value run as one if their loops have the same elements: those that they sum up, or
+those of their results. Source: XLA's ``MultiOutputFusion`` for GPUs. On TPUs, those that cut parts from one array do.
 """
 
 from __future__ import annotations
