@@ -66,7 +66,7 @@ class Kernel:
     @property
     def view(self) -> bool:
         """Whether the kernel computes nothing: its result is the operand's buffer."""
-        return self.root.view and (len(self.members) == 1 or all(node.op == "reshape" for node in self.members))
+        return self.root.view and len(self.members) == 1
 
     @property
     def loop(self) -> bool:

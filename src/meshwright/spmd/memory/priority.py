@@ -284,7 +284,7 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return False
     if user.root.op == "scatter":
         return _starts(user, producer) if compiler.into_products else _reads_in_place(user, producer)
-    if user.root.op == "gather" and compiler.into_products:
+    if compiler.into_products and (user.root.op == "gather" or (user.view and producer.view)):
         return False
     return _loops(user, compiler)
 
