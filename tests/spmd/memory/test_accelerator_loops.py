@@ -1,4 +1,4 @@
-"""What loops of GPUs carry, what is computed where it is read, and when memory is freed; counted by hand."""
+"""What loops carry, what is computed where it is read, which collectives are one, and when memory is freed."""
 
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.repeats import carry_once
+from meshwright.spmd.memory.schedule import kernel_post_order
 
 MESH = mw.AbstractMesh((2,), ("x",))
 MIB = 2**20
@@ -119,6 +120,26 @@ def test_an_update_does_not_compute_the_array_that_it_writes_over():
     assert sum("concatenate" in {node.op for node in k.members} for k in left if k.root.op != "slice") >= 1
     (update,) = [k for k in left if k.root.op == "dynamic_update_slice"]
     assert "concatenate" not in {node.op for node in update.members}
+
+
+def test_tpus_combine_sums_as_late_as_they_can_be():
+    """As compiled: those at the same distance from the end of two chains of sums, and one that waits for nothing."""
+    mesh, v5e = mw.AbstractMesh((8,), ("d",)), compilers.compiler_for("tpu", "v5e")
+
+    def f(x, y, z):
+        for _ in range(3):
+            x, y = (lax.psum(mnp.sin(a), "d") for a in (x, y))
+        return x, y, lax.psum(z, "d")
+
+    spec = mw.PartitionSpec("d")
+    split = mw.shard_map(f, mesh=mesh, in_specs=(spec,) * 3, out_specs=(mw.PartitionSpec(),) * 3)
+    part = mw.jit(split).lower(array(64), array(128), array(256)).partition()
+    graph = record(part.jaxpr, mesh, v5e)
+    by_node = kernels_of(graph)
+    results = [by_node[r] for r in graph.results]
+    combine(results, [], v5e)
+    sums = [k for k in kernel_post_order(results) if k.root.op == "all_reduce"]
+    assert [len(k.root.avals) for k in sums] == [2, 2, 3]
 
 
 @pytest.mark.parametrize(("shift", "permutes"), [(1, 1), (-1, 2)])

@@ -216,7 +216,7 @@ def test_rows_of_tables_lie_along_the_lanes():
         return table - mnp.zeros((1024, 3)).at[numbers].add(x)
 
     held = memory(v5e, stepped, array(1024, 3), array(1024, 3), numbers).temp_bytes
-    assert 3 * padded <= held < 3.5 * padded  # the table's copy, the sums, and what is computed of both
+    assert 2 * padded <= held < 2.1 * padded  # the copy of what is added, and the sums, which are copied like the table
 
     def depthwise(x, kernel):
         return lax.conv_general_dilated(
@@ -278,7 +278,7 @@ def test_loops_of_tpus_compute_what_is_larger_than_its_operands_in_each_step():
         return lax.scan(step, v, None, length=15)
 
     held = memory(compiler_for("tpu", "v5e"), power, array(1024, 8), array(1024, 6))
-    assert 4.2 * MIB <= held.peak_bytes <= 4.64 * MIB
+    assert held.peak_bytes / MIB == pytest.approx(4.64, rel=0.02)
 
 
 def test_arrays_that_a_loop_fills_at_once_count_twice():

@@ -2,27 +2,28 @@
 
 XLA pads the two fastest dimensions of an array to whole tiles, so that the order decides the size. :func:`assign` plans
 it. Some operations have orders of their own, or need their operands in some (``fixed_orders``): batched products and
-convolutions come first, then other products, then sums of rows, then results, then gathered rows and kernels that are
-loops, then parameters. From each of them its order spreads, to operands and to users, through operations that take any
-order (``order_rules``). Where two orders meet, the operand is copied. What no order reaches has the one with the least
-padding. Bodies of loops are planned before what is around them, which gives them the orders that they want; but
-arguments, and what another loop has stacked, are read in the order that they have. Based on XLA's ``LayoutAssignment``.
-The precedence was derived from programs that libtpu 0.0.42 compiled.
+convolutions come first, then other products, then a program's parameters, then sums of rows, then results, then
+gathered rows, sorts and kernels that are loops, then parameters of bodies. What several gathers read, in whole or a
+single position each, comes before parameters. From each of them its order spreads, to operands and to users, through
+operations that take any order (``order_rules``). Where two orders meet, the operand is copied. What no order reaches
+has the one with the least padding. Bodies of loops are planned before what is around them, which gives them the orders
+that they want; but arguments, and what another loop has stacked, are read in the order that they have, also in parts.
+Based on XLA's ``LayoutAssignment``. The precedence was derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.spmd.memory.fixed_orders import Want, by_class, chosen, product_of, wants
+from meshwright.spmd.memory.fixed_orders import Want, by_class, called_order, chosen, product_of, wants
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.order_rules import Order, alike, carried, compact, led, moves_nothing, wanted
 from meshwright.spmd.memory.stacks import PARTS, step_dimensions
 
 #: results with other orders per result
-_SEVERAL = ("while", "case", "if", "call", "custom_call")
+_SEVERAL = ("while", "case", "if", "call", "custom_call", "top_k")
 #: operations that leave elements as they are
 _VIEWS = frozenset(["parameter", "reshape", *PARTS])
 #: operations whose own order is not changed by what reads them
@@ -176,6 +177,11 @@ class _Assigner:
         self.whole = True
         fixed = {node: order for node in rows if (order := chosen(node)) is not None and node not in self.orders}
         self.orders.update(fixed)
+        if not self.body:
+            together = self._ask_together(rows)
+            self._choose_parameters()
+            for node in together:
+                self._spread(node)
         for node in rows:
             self._ask_for(node)
         sums = [node for node in fixed if node.op == "scatter"]
@@ -186,6 +192,19 @@ class _Assigner:
                 self._ask(x, self._of_result(i))
         for node in (node for node in fixed if node not in sums):
             self._spread(node)
+
+    def _ask_together(self, rows: Sequence[Node]) -> list[Node]:
+        """The arrays that several operations need in one order, in whole or a single position each, with that order."""
+        asked = [(user.operands[i], order) for node in rows for user, i, order in self._wants(node)]
+        times = Counter((_stack(x) or x, order) for x, order in asked)
+        found = []
+        for x, order in asked:
+            if times[_stack(x) or x, order] > 1:
+                for node, its in [(x, order), *_positions(x, order)]:
+                    if self._takes(node):
+                        self.orders[node] = its
+                        found.append(node)
+        return found
 
     def _choose_parameters(self) -> None:
         """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""
@@ -207,8 +226,12 @@ class _Assigner:
                 self._spread_from(node, self._from_inside(node))
 
     def _from_inside(self, node: Node) -> Order | None:
-        """The order of a result of a loop or a conditional."""
+        """The order of one of several results."""
         (source,) = node.operands
+        if source.op in ("custom_call", "top_k"):
+            return called_order(source, node.avals[0])
+        if source.op == "sort":
+            return self.orders.get(source)
         if source not in self.inside:
             return None
         inner = self.inside[source][-1]
@@ -276,7 +299,8 @@ class _Assigner:
         if node in self.orders or len(node.avals) != 1 or len(node.shape) < 1 or node.op == "relayout":
             return False
         if node.op in PARTS and node.operands[0].op == "parameter":
-            return self.whole and direct
+            (x, *_) = node.operands
+            return x in self.orders if x in self.given else self.whole and direct
         return node.op not in _FIXED or (node.op == "parameter" and self.body and node not in self.given)
 
     def _ask(self, x: Node, order: Order | None) -> None:
@@ -340,6 +364,23 @@ class _Assigner:
     def _must_be_copied(self, x: Node, order: Order) -> bool:
         has = self.orders.get(x)
         return has is not None and len(has) == len(order) and not alike(x.shape, has, order)
+
+
+def _stack(x: Node) -> Node | None:
+    """The array of which a value is a single position, without that dimension."""
+    if x.op != "reshape" or x.operands[0].op != "slice":
+        return None
+    (part,) = x.operands
+    (stack,) = part.operands
+    kept = tuple(n for n, whole in zip(part.shape, stack.shape) if n == whole)
+    return stack if len(kept) == len(stack.shape) - 1 and x.shape == kept and 1 in part.shape else None
+
+
+def _positions(x: Node, order: Order) -> Iterator[tuple[Node, Order]]:
+    """If a value is a single position of an array: that part of the array and the array, with the orders they need."""
+    if (stack := _stack(x)) is not None and (whole := wanted(x, 0, order)) is not None:
+        yield x.operands[0], whole
+        yield stack, whole
 
 
 def _is_made(x: Node) -> bool:

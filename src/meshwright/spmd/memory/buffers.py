@@ -43,7 +43,7 @@ class Buffer:
     plainly: tuple[Buffer, ...] = ()
     #: whether it holds several values, since a loop changes it or another kernel writes over it
     several: bool = False
-    #: whether it is a temporary of a body, whose size has its padding
+    #: whether it is a temporary of a body, or a workspace, whose size has its padding
     inner: bool = False
 
 
@@ -59,6 +59,8 @@ class Liveness:
     of: dict[Kernel, list[Buffer | None]] = field(default_factory=dict)
     #: the latest kernel whose result each buffer holds: the one that wrote it, or a view
     last: dict[Buffer, Kernel] = field(default_factory=dict)
+    #: the values that kernels write parts of in their place, with the steps
+    rewritten: list[tuple[Buffer, int]] = field(default_factory=list)
     #: whether results of products are parts of tuples
     tupled: bool = False
     #: the kernels with which each one runs as one
@@ -208,6 +210,7 @@ def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel
             results += _new(live, [Buffer(aval, aval.nbytes, kernel, step, step, over=() if old is None else (old,))])
         else:
             old.end, old.several = step, True
+            live.rewritten.append((old, step))
             results.append(old)
     return results
 

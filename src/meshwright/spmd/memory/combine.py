@@ -14,14 +14,18 @@ from meshwright.spmd.memory.schedule import kernel_post_order
 def combine(results: list[Kernel], effects: Sequence[Kernel], compiler: Compiler) -> None:
     """Combine the collectives that the compiler combines, in place, and update ``results``."""
     for op in compiler.combines:
-        _combine(op, results, effects, compiler.together)
+        _combine(op, results, effects, compiler)
 
 
-def _combine(op: str, results: list[Kernel], effects: Sequence[Kernel], most: float) -> None:
+def _combine(op: str, results: list[Kernel], effects: Sequence[Kernel], compiler: Compiler) -> None:
+    most = compiler.together
     kernels = kernel_post_order([*results, *effects])
     keys = {k: _key(k.root) for k in kernels if k.root.op == op and _bytes(k) <= most}
     while keys:
-        together = _together(kernels, keys, next(iter(keys)).number, most)
+        if compiler.into_products:
+            together = _late(kernels, keys)
+        else:
+            together = _together(kernels, keys, next(iter(keys)).number, most)
         if len(together) > 1:
             replaced = _merge(together)
             results[:] = [replaced.get(k, k) for k in results]
@@ -62,6 +66,21 @@ def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int, mo
         if depends:
             after.add(kernel)
     return group
+
+
+def _late(kernels: Sequence[Kernel], keys: dict[Kernel, Any]) -> list[Kernel]:
+    """The last collective, and those to combine with it, as late as they can be. Removes them from ``keys``."""
+    group: list[Kernel] = []
+    before: set[Kernel] = set()
+    for kernel in reversed(kernels):
+        if kernel in keys and kernel not in before and keys[kernel] == keys.get((group or [kernel])[0]):
+            group.append(kernel)
+        elif kernel not in before:
+            continue
+        before.update(kernel.inputs)
+    for kernel in group:
+        del keys[kernel]
+    return group[::-1]
 
 
 def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:

@@ -29,6 +29,11 @@ _VOLUME = 5
 _BY_BLOCKS = ("cholesky", "triangular_solve")
 #: custom calls that reflect columns
 _BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
+#: operations with an order of their own, besides products, convolutions and those of rows
+_OWN = ("all_to_all", "custom_call", "sort", "top_k")
+#: times the bytes of a compact order below which another one is taken: for what is sorted, so that it is not along the
+#: lanes; for operands of several products, so that they need no copy
+_PADDED = 2
 #: dimensions of a table in which an index names one position
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
 
@@ -42,7 +47,7 @@ def by_class(nodes: Sequence[Node]) -> list[list[Node]]:
             classes[0 if is_batched(product) else 1].append(node)
         elif node.op == "convolution":
             classes[0].append(node)
-        elif product is not None or rows_of(node) or node.op in ("custom_call", "all_to_all") or is_by_blocks(node):
+        elif product is not None or rows_of(node) or node.op in _OWN or is_by_blocks(node):
             classes[2].append(node)
     return classes
 
@@ -59,8 +64,10 @@ def chosen(node: Node) -> Order | None:
         return reshaped(given.shape, matrix_order(given) if solves(product) else order, aval.shape)
     if node.op == "convolution":
         return convolution_order(aval)
-    if node.op == "custom_call":
+    if node.op in ("custom_call", "top_k"):
         return called_order(node, aval) if len(node.avals) == 1 else None
+    if node.op == "sort":
+        return _sorted(node)
     if node.op == "all_to_all":
         return compact(aval)
     rows = rows_of(node)
@@ -69,9 +76,13 @@ def chosen(node: Node) -> Order | None:
 
 def wants(node: Node, reaches: Reaches, orders: Mapping[Node, Order]) -> list[Want]:
     """The orders that an operation needs its operands in."""
+    if is_batched(node) and solves(node):
+        return [(node, i, matrix_order(node.operands[i].avals[0])) for i in (0, 1)]
     if is_batched(node):
         return [_matrices(node, i, reaches, orders) for i in (0, 1)]
-    if node.op == "custom_call":
+    if node.op == "sort" and len(node.shape) > 1:
+        return [(node, i, _sorted(node)) for i in range(len(node.operands))]
+    if node.op in ("custom_call", "top_k"):
         return [(node, i, called_order(node, x.avals[0])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
     if node.op == "convolution":
         return [(node, 0, convolution_order(node.operands[0].avals[0]))]
@@ -108,7 +119,9 @@ def _matrices(node: Node, i: int, reaches: Reaches, orders: Mapping[Node, Order]
     if has is not None:
         return user, i, has if tiles_of(aval.shape, has) in [tiles_of(aval.shape, o) for o in found] else found[0]
     reach = reaches(user, i, found[0])
-    best = next((o for o in found[1:] if reaches(user, i, o) > reach), found[0])
+    most = _PADDED * ordered_bytes(aval, found[0])
+    others = (o for o in found[1:] if ordered_bytes(aval, o) < most)
+    best = next((o for o in others if reaches(user, i, o) > reach), found[0])
     return user, i, best
 
 
@@ -175,6 +188,15 @@ def called_order(node: Node, aval: ShapedArray) -> Order:
     usual = default(aval.ndim)
     columns = aval.ndim > 1 and str(node.attributes.get("call_target_name", "")).strip('"') in _BY_COLUMNS
     return led(usual, (aval.ndim - 2, aval.ndim - 1)) if columns else usual
+
+
+def _sorted(node: Node) -> Order:
+    """The order of a sort: what it compares is along the rows of tiles, unless that pads much."""
+    aval, along = node.avals[0], int(node.attributes.get("dimension", len(node.shape) - 1))
+    usual, best = default(aval.ndim), compact(aval)
+    others = [led(usual, (d, along)) for d in usual if d != along]
+    found = min(others, key=lambda o: ordered_bytes(aval, o), default=best)
+    return found if ordered_bytes(aval, found) < _PADDED * ordered_bytes(aval, best) else best
 
 
 def matrix_order(aval: ShapedArray) -> Order:

@@ -80,6 +80,16 @@ def hide(order: Sequence[Kernel], together: Sequence[Sequence[Kernel]]) -> tuple
     return found, [at if "in_place" in kernel.root.attributes else until[kernel] for at, kernel in enumerate(found)]
 
 
+def as_units(order: Sequence[Kernel], together: Sequence[Sequence[Kernel]]) -> tuple[list[Kernel], list[int]]:
+    """The same order, but kernels that are ``together`` follow each other; and the step until which each reads."""
+    inputs = _units(order, together)
+    found, until = list[Kernel](), list[int]()
+    for unit in post_order(list(inputs), inputs.__getitem__):
+        found += unit
+        until += [len(found) - 1] * len(unit)
+    return found, until
+
+
 def has_collectives(region: Graph) -> bool:
     """Whether a collective runs in a body or branch, or inside it."""
     nodes = region.post_order()
@@ -91,7 +101,7 @@ def _units(order: Sequence[Kernel], together: Sequence[Sequence[Kernel]]) -> dic
     groups = {kernel: group for group in map(tuple, together) for kernel in group}
     units = {kernel: groups.get(kernel, (kernel,)) for kernel in order}
     return {
-        unit: dict.fromkeys(units[x] for kernel in unit for x in kernel.inputs if units[x] is not unit)
+        unit: dict.fromkeys(units[x] for k in unit for x in (*k.inputs, *k.after) if units[x] is not unit)
         for unit in units.values()
     }
 

@@ -86,11 +86,13 @@ def _repeats(node: Node) -> bool:
 
 def _again(splat: Node) -> Node:
     """The same array of one number, made by operations of its own."""
-    return Node(splat.op, tuple(map(_again, splat.operands)), splat.avals, splat.attributes, splat.source)
+    operands = tuple(map(_again, splat.operands))
+    return Node(splat.op, operands, splat.avals, splat.attributes, splat.source, order=splat.order)
 
 
 def _copied(node: Node, outside: Mapping[Node, Node]) -> Node:
     """A copy of an operation on values outside the loop; it takes over the regions."""
     copy = Node(node.op, node.operands, node.avals, node.attributes, node.source, node.regions, node.special)
+    copy.order = node.order
     copy.read(outside)
     return copy

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from meshwright.spmd.memory.assignment import assign
-from meshwright.spmd.memory.fixed_orders import given_order, window, window_dimensions
+from meshwright.spmd.memory.fixed_orders import called_order, given_order, window, window_dimensions
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.order_rules import Order, compact, default, ordered_bytes
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
@@ -31,7 +31,7 @@ def node_bytes(node: Node, i: int = 0) -> int:
     if node.op == "matmul" and "shape" in node.attributes:
         whole, order = node.attributes.get("given") or given_order(node)
         return ordered_bytes(whole.update(dtype=aval.dtype), order)
-    order = order_of(node)
+    order = called_order(node, aval) if node.op in ("custom_call", "top_k") else order_of(node)
     return tiled_bytes(aval) if order is None or len(order) != aval.ndim else ordered_bytes(aval, order)
 
 

@@ -4,11 +4,12 @@ XLA assigns each value to main or vector memory. The peak that it reports, besid
 of the two memories' peaks, not their sum. The rules, derived from buffer assignments and settings of libtpu 0.0.42:
 
 - Computed values are written to vector memory. If two cores with separate vector memories form a device (v5p), this
-  holds for loops only; products, collectives and copies write to main memory. Custom calls always do.
+  holds for loops only; products, collectives and copies write to main memory. What nothing reads of a kernel's
+  several results is there, too.
 - A value in main memory is prefetched into vector memory before it is read, so early that the kernels in between take
   twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
   there is none.
-- One argument is copied before the program begins: the one that saves most.
+- One argument is copied before the program begins: the largest of those that are read twice, or by a product.
 - Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
 - Results stay until the end of the program, where they are copied out one after the other. Two kinds of results are
@@ -18,7 +19,8 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
 - What a body computes counts five times as much as other values, and what is used in parts only as it is written.
 - A value that a loop changes counts twice while it is written.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
-- A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
+- A value that overwrites an operand, in whole or in part, counts in addition to it while it is written, although both
+  share one buffer.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class VectorMemory:
 
     def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler, depth: int = 0) -> None:
         self.live, self.order, self.compiler, self._depth = live, order, compiler, depth
-        self._slot = slots_of(order)
+        self._slot = slots_of(order, live.together)
         self.stays = list(self._chosen())
 
     def highest(self, inside: Mapping[int, int]) -> tuple[int, Sequence[Buffer]]:
@@ -89,6 +91,8 @@ class VectorMemory:
             changes[max(stay.start, 0)] += stay.nbytes
             changes[stay.slots[-1] + 1] -= stay.nbytes
         held = np.cumsum(changes)
+        for buffer, step in self.live.rewritten:
+            held[self._slot[step]] += buffer.nbytes * self.holds(buffer, step)
         for step, nbytes in inside.items():
             held[self._slot[step]] += nbytes
         peak = int(held.argmax())
@@ -132,7 +136,8 @@ class VectorMemory:
         sized = [(b, runs) for b, runs in self._runs.items() if b.nbytes]
         wanted = [(run, b, i == 0 and self._writes(b)) for b, runs in sized for i, run in enumerate(runs)]
         wanted.sort(key=lambda want: self._saved(*want[:2]), reverse=True)
-        first = next((run for run, buffer, _ in wanted if self._may_be_before(run, buffer)), None)
+        before = [(buffer.nbytes, run) for run, buffer, _ in wanted if self._may_be_before(run, buffer)]
+        first = max(before, key=lambda b: b[0], default=(0, None))[1]
         for run, buffer, written in sorted(wanted, key=lambda want: want[0] is not first):
             early = self._from(0, buffer, run) if run is first else None
             stay = early or (self._from(run[0], buffer, run) if written else self._copied(buffer, run))
@@ -221,9 +226,16 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        if self._in_main(buffer) or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
+        if self._in_main(buffer) or self._in_argument(buffer):
+            return False
+        if self._is_unused(buffer):
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
+
+    def _is_unused(self, buffer: Buffer) -> bool:
+        """Whether a value is one of several results of a kernel, which nothing reads."""
+        several = len(buffer.kernel.root.avals) > 1 and not buffer.inner
+        return several and buffer.kind != "result" and buffer not in self._reads
 
     def _in_main(self, buffer: Buffer) -> bool:
         """Whether a value is in main memory at first: an argument, a constant, or a result that a loop fills."""
@@ -328,15 +340,20 @@ def _operations(node: Node) -> float:
     return 0
 
 
-def slots_of(order: Sequence[Kernel]) -> list[int]:
-    """The slot of each kernel, and that of the end. Neighbours that read the same arrays elementwise share a slot."""
+def slots_of(order: Sequence[Kernel], together: Mapping[Kernel, Sequence[Kernel]]) -> list[int]:
+    """The slot of each kernel, and that of the end.
+
+    Kernels that run as one share a slot, and neighbours that read the same arrays elementwise.
+    """
     slots: list[int] = []
-    now, shape, arrays = -1, None, set[Kernel]()
+    now, shape, arrays, group = -1, None, set[Kernel](), None
     for kernel in order:
         if not kernel.view:
             inplace = {k for k, use in kernel.inputs.items() if use is Use.INPLACE}
-            if not (kernel.loop and kernel.root.shape == shape and inplace & arrays):
+            one = group is not None and together.get(kernel) is group
+            if not one and not (kernel.loop and kernel.root.shape == shape and inplace & arrays):
                 now, shape, arrays = now + 1, kernel.root.shape if kernel.loop else None, set()
             arrays |= {kernel, *inplace}
+            group = together.get(kernel)
         slots.append(max(now, 0))
     return [*slots, now + 1]

@@ -77,6 +77,8 @@ def carried(node: Node, i: int, order: Order) -> Order | None:
         dims = node.attributes["dimensions"]
         left = [d for d in range(len(x.shape)) if d not in dims]
         return tuple(left.index(d) for d in order if d in left) if len(left) == len(node.shape) else None
+    if node.op == "concatenate" and x.avals[0].size < max(y.avals[0].size for y in node.operands):
+        return None  # the largest part decides
     return order if _keeps(node, x) and _tells(x.shape, order, node.shape) else None
 
 

@@ -74,6 +74,11 @@ def ordered(
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
         places = _with_numbers(make, operands[1], n, compiler.tiles)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
+    if op == "gather" and compiler.tiles and "batched" not in given:
+        lists = lists_of(given.get("dimension_numbers", ""))
+        sizes = [operands[0].shape[d] for d in lists.get("operand_batching_dims", ())]
+        places = _with_each_number(make, operands[1], sizes)
+        return make(op, (operands[0], places), aval, {**given, "batched": True})
     if (
         op == "scatter"
         and len(operands) == 3
@@ -119,6 +124,26 @@ def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
         return make("add", (numbers, indices), aval, {})
     joined = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] * (batches + 1)))
     return make("concatenate", (*[numbers] * batches, indices), joined, {"dimension": aval.ndim - 1})
+
+
+def _with_each_number(make: Make, indices: Node, batches: Sequence[int]) -> Node:
+    """Indices with a number of their own for each batching dimension, packed into one as they are computed.
+
+    Where a batching dimension has one position, whose number is 0, all numbers are first written beside each other.
+    """
+    joined = indices.op == "concatenate" and indices.shape[-1] == len(indices.operands)
+    parts = list(indices.operands) if joined else [indices]
+    aval = parts[0].avals[0]
+    numbers = [make("iota", (), aval, {"along": i}) for i, n in enumerate(batches) if n > 1]
+    if numbers and min(batches) == 1:
+        zero = make("constant", (), ShapedArray((), aval.dtype), {"value": 0})
+        zeros = make("broadcast_in_dim", (zero,), aval, {"broadcast_dimensions": ()})
+        whole = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] + len(batches)))
+        return make("concatenate", (*numbers, *parts, zeros), whole, {"dimension": aval.ndim - 1})
+    packed, *rest = (*numbers, *parts)
+    for part in rest:
+        packed = make("add", (packed, part), aval, {})
+    return packed
 
 
 def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:

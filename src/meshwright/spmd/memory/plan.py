@@ -27,7 +27,7 @@ from meshwright.spmd.memory.copies import (
 )
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
-from meshwright.spmd.memory.hiding import hide
+from meshwright.spmd.memory.hiding import as_units, hide
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
@@ -36,7 +36,7 @@ from meshwright.spmd.memory.padding import constant_bytes, pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
-from meshwright.spmd.memory.siblings import written_together
+from meshwright.spmd.memory.siblings import cut_together, written_together
 from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers, written_at_once
 from meshwright.spmd.memory.workspaces import workspaces
@@ -175,17 +175,21 @@ class Plan:
         if not self.compiler.depth_first:
             return breadth_first(kernels, self.parameters)
         size = padded if self.compiler.tiles else None
-        kernels = min((kernels, freeing(kernels, {*self.results}, size)), key=self._highest)
-        if not self.compiler.into_products:
-            order, copied = copied_at_once(kernels)
-            self._together = [*copied, *written_together(kernels)]
-            order, self._until = hide(order, self._together)
+        orders = kernels, freeing(kernels, {*self.results}, size)
+        if self.compiler.into_products:
+            self._together = cut_together(kernels)
+            units = (as_units(order, self._together) for order in orders)
+            order, self._until = min(units, key=lambda found: self._highest(*found))
             return order
-        return kernels
+        kernels = min(orders, key=self._highest)
+        order, copied = copied_at_once(kernels)
+        self._together = [*copied, *written_together(kernels)]
+        order, self._until = hide(order, self._together)
+        return order
 
-    def _highest(self, order: Sequence[Kernel]) -> int:
+    def _highest(self, order: Sequence[Kernel], until: Sequence[int] = ()) -> int:
         """The most bytes that are live at a time."""
-        buffers = liveness(order, self.results, self._inner).buffers
+        buffers = liveness(order, self.results, self._inner, False, until, self._together).buffers
         if self.compiler.tiles:
             pad(buffers)
         return highest(joined(buffers)[0])[0]

@@ -16,6 +16,7 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.fixed_orders import rows_of
 from meshwright.spmd.memory.fusion import disturbs, in_place_operand
 from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
@@ -282,7 +283,9 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
     if not compiler.into_products and not _sums_once(user, producer):
         return False
     if user.root.op == "scatter":
-        return producer.root.is_splat() if compiler.into_products else _reads_in_place(user, producer)
+        return _starts(user, producer) if compiler.into_products else _reads_in_place(user, producer)
+    if compiler.into_products and (user.root.op == "gather" or (user.view and producer.view)):
+        return False
     return _loops(user, compiler)
 
 
@@ -296,7 +299,16 @@ def _disturbs(update: Kernel, producer: Kernel) -> bool:
 
 def _loops(kernel: Kernel, compiler: Compiler) -> bool:
     """Whether a kernel computes its result element by element. On GPUs, windows and concatenations count as well."""
-    return kernel.loop or (kernel.root.op in ("reduce_window", "concatenate") and not compiler.into_products)
+    return (
+        kernel.loop
+        or kernel.root.op == "concatenate"
+        or (kernel.root.op == "reduce_window" and not compiler.into_products)
+    )
+
+
+def _starts(scatter: Kernel, producer: Kernel) -> bool:
+    """Whether a scatter of a TPU makes the array of one number that it adds numbers, or rows of them, to."""
+    return producer.root.is_splat() and len(rows_of(scatter.root)) < 2
 
 
 def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:

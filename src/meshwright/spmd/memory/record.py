@@ -78,7 +78,7 @@ class Recorder(Interpreter[Node]):
             return [self._make(short, operands, out_avals[0], attributes)]
         if in_parts:
             return [self._exchanged(operands[0], out_avals[0], attributes)]
-        if short == "top_k" and 0 < self.compiler.selects < attributes["k"]:
+        if short == "top_k" and self.compiler.sorts(operands[0].shape, attributes["k"]):
             return self._sorted(operands[0], out_avals)
         operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
         inputs = (*operands, *captured(graphs))

@@ -1,7 +1,7 @@
-"""Kernels that XLA's GPU compiler makes one of although none of them is computed from another.
+"""Kernels that XLA makes one of although none of them is computed from another.
 
-Kernels that read the same value run as one if their loops have the same elements: those that they sum up, or those of
-their results. Source: XLA's ``MultiOutputFusion`` for GPUs.
+On GPUs, kernels that read the same value run as one if their loops have the same elements: those that they sum up, or
+those of their results. Source: XLA's ``MultiOutputFusion`` for GPUs. On TPUs, those that cut parts from one array do.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ def written_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
                 same.append(group)
     firsts = [group for kernel, group in groups.items() if kernel is group[0]]
     return [sorted(group, key=lambda kernel: kernel.root.op == "reduce") for group in firsts]
+
+
+def cut_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """The groups of kernels that cut parts of one shape from one array, which run as one on TPUs."""
+    groups: dict[Hashable, list[Kernel]] = {}
+    for kernel in kernels:
+        ops = {node.op for node in kernel.members}
+        if len(kernel.inputs) == 1 and "slice" in ops and ops <= {"slice", "reshape", "convert"}:
+            groups.setdefault((*kernel.inputs, kernel.root.shape), []).append(kernel)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _loop(kernel: Kernel) -> tuple[Hashable, Node | None] | None:

@@ -83,7 +83,12 @@ def _sources(update: Kernel) -> set[Kernel]:
     if any(node.elementwise and node.op != "convert" for node in update.members):
         return near
     computed = (k for k in near if k.loop and len(k.root.shape) > 1 and all(map(_computes_again, k.users)))
-    return near | {x for k in computed for x, use in k.inputs.items() if use is Use.INPLACE}
+    whole = (k for k in near if k.loop and k.root.avals[0].size == part.size)
+    return (
+        near
+        | {x for k in computed for x, use in k.inputs.items() if use is Use.INPLACE}
+        | {x for k in whole for x in k.inputs if x.root.avals[0].size > 1}
+    )
 
 
 def _computes_again(user: Kernel) -> bool:

@@ -36,7 +36,7 @@ def workspaces(order: Sequence[Kernel], compiler: Compiler) -> Iterator[Buffer]:
     """The workspaces of kernels that run in this order."""
     for step, kernel in enumerate(order):
         if nbytes := _bytes(kernel, compiler):
-            yield Buffer(kernel.root.avals[0], nbytes, kernel, step, step)
+            yield Buffer(kernel.root.avals[0], nbytes, kernel, step, step, inner=True)
 
 
 def _bytes(kernel: Kernel, compiler: Compiler) -> int:
@@ -82,6 +82,10 @@ def _inside(node: Node) -> int:
         # the matrix with its blocks along the diagonal apart, their inverses, and solutions before and after a block
         size = _matrices if is_by_blocks(node) else tiled_bytes
         return tiled_bytes(whole) + size(_blocks(whole)) + 2 * size(node.avals[0])
+    if target == "LuDecomposition" and min(whole.shape[-2:]) > BLOCK:
+        # the matrix before and after a block of columns, the rows below it in their new order, and the next block
+        below = whole.update(shape=(*whole.shape[:-2], whole.shape[-2] - BLOCK, whole.shape[-1]))
+        return 2 * tiled_bytes(whole) + tiled_bytes(below) + tiled_bytes(_blocks(below))
     if target == "Eigh":
         # Jacobi's rotations go over quarters of the matrix and of its vectors
         half = (*whole.shape[:-2], -(-whole.shape[-2] // 2), -(-whole.shape[-1] // 2))
