@@ -1,5 +1,7 @@
 """``jax.custom_derivatives``: functions with custom derivative rules."""
 
+from typing import Any as _Any
+
 from meshwright.core.absent import absent as _absent
 from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.transforms.closures import custom_gradient, linear_call
@@ -24,4 +26,13 @@ __all__ = [
     "zero_from_primal",
 ]
 
-__getattr__ = _absent("custom_derivatives")
+_missing = _absent("custom_derivatives")
+
+
+def __getattr__(name: str) -> _Any:
+    # Few programs compare primitives, and the table of all of them is imported late.
+    if name in ("custom_jvp_call_p", "custom_vjp_call_p"):
+        from meshwright.lax.primitives import named
+
+        return named(name)
+    return _missing(name)
