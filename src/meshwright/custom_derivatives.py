@@ -3,6 +3,7 @@
 from typing import Any as _Any
 
 from meshwright.core.absent import absent as _absent
+from meshwright.core.late import LateModule as _LateModule
 from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.transforms.closures import custom_gradient, linear_call
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -27,12 +28,10 @@ __all__ = [
 ]
 
 _missing = _absent("custom_derivatives")
+_primitives: _Any = _LateModule("meshwright.lax.primitives")
 
 
 def __getattr__(name: str) -> _Any:
-    # Few programs compare primitives, and the table of all of them is imported late.
     if name in ("custom_jvp_call_p", "custom_vjp_call_p"):
-        from meshwright.lax.primitives import named
-
-        return named(name)
+        return _primitives.named(name)
     return _missing(name)

@@ -102,7 +102,7 @@ NAMES: dict[str, dict[str, str]] = {
         "backend_xla_version|ifrt_proxy": _INSIDE,
     },
     "extend.core": {
-        "AbstractToken|CallPrimitive|DebugInfo|Token|call_impl|concrete_or_error|find_top_trace|gensym|"
+        "AbstractToken|CallPrimitive|DebugInfo|Token|call_impl|concrete_or_error|gensym|"
         "new_jaxpr_eqn|nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|reset_current_trace|"
         "unsafe_.*_DO_NOT_USE": _INSIDE,
     },
@@ -117,7 +117,7 @@ NAMES: dict[str, dict[str, str]] = {
         "new_source_info|user_context": "use current()",
     },
     "interpreters.ad": {
-        "JVPTracer?|jvp|linearize": "use meshwright.jvp and meshwright.linearize",
+        "jvp|linearize": "use meshwright.jvp and meshwright.linearize",
         ".*_p": _PRIMITIVES,
     },
     "interpreters.batching": {

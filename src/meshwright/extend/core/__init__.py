@@ -25,7 +25,7 @@ from meshwright.runtime.array import Array
 
 __all__ = [
     "ClosedJaxpr", "DropVar", "Effect", "Effects", "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
-    "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var", "array_types", "check_jaxpr",
+    "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var", "array_types", "check_jaxpr", "find_top_trace",
     "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval", "no_effects", "set_current_trace",
     "subjaxprs", "take_current_trace", "unmapped_aval", "valid_jaxtype",
 ]  # fmt: skip
@@ -81,6 +81,11 @@ def get_opaque_trace_state(convention: str | None = None) -> Any:
 
 class TraceTag:
     """What tells the tracers of one transformation from those of others."""
+
+
+def find_top_trace(_: Any) -> Trace:
+    """The current trace, which interprets ops on any values."""
+    return STATE.trace
 
 
 def set_current_trace(trace: Trace, check_leaks: bool = False) -> AbstractContextManager[Any]:
