@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from ml_dtypes import bfloat16
+
 from meshwright.core import dtypes as _dtypes
 from meshwright.core.absent import absent as _absent
-from meshwright.core.dtypes import bfloat16, float0
+from meshwright.core.dtypes import float0
 from meshwright.core.key_types import extended, is_key, prng_key
 from meshwright.errors import ArgumentTypeError, TypePromotionError
 from meshwright.ir.tracing import typeof as _typeof

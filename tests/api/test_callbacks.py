@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ml_dtypes
@@ -199,12 +200,44 @@ def test_ordered_effects_happen_in_order():
         assert seen == [*((i,) for i in range(20)), ("loop", 0), ("again",), ("loop", 1), ("again",), *tail]
 
 
-def test_order_needs_something_to_wait_for():
-    def branch():
-        mw.io_callback(lambda: None, None, ordered=True)
+@pytest.mark.parametrize("flag", [True, False])
+def test_order_of_branches_and_loops_without_results(flag):
+    seen = []
 
-    with pytest.raises(RuleError, match="no results cannot be ordered"):
-        mw.jit(lambda p: lax.cond(p, branch, lambda: None))(True)
+    def say(tag, *values):
+        def called(*numbers):
+            if tag == "slow":
+                time.sleep(0.02)
+            seen.append((tag, *map(int, numbers)))
+
+        mw.io_callback(called, None, *values, ordered=True)
+
+    @mw.jit
+    def f(p):
+        lax.cond(p, lambda: say("slow"), lambda: None)
+        say("between")
+        lax.switch(mnp.int32(p), [lambda: None, lambda: lax.cond(p, lambda: say("inner"), lambda: None)])
+
+        def step(_, x):
+            lax.cond(x % 2 == 0, lambda: say("even", x), lambda: None)
+            return None, None
+
+        lax.scan(step, None, mnp.arange(3))
+        say("end")
+
+    f(flag)
+    mw.effects_barrier()
+    branches = [[("slow",)], [("inner",)]] if flag else [[], []]
+    assert seen == [*branches[0], ("between",), *branches[1], ("even", 0), ("even", 2), ("end",)]
+
+
+def test_order_needs_something_to_wait_for():
+    def step(*_):
+        mw.io_callback(lambda: None, None, ordered=True)
+        return None, None
+
+    with pytest.raises(RuleError, match="a scan without operands"):
+        mw.jit(lambda: lax.scan(step, None, None, length=2))()
 
 
 def test_effects_have_happened_when_the_call_returns():

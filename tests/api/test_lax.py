@@ -129,7 +129,7 @@ def test_refusals(refuses):
     with refuses(DTypeError, "reduce", "computation", "bool", "float32"):
         lax.reduce(X, np.float32(0), lambda a, b: a > b, (0,))
     with refuses(DTypeError, "reduce", "float32"):
-        lax.reduce(X, np.int32(0), lambda a, b: a + b, [0])
+        lax.reduce(X, np.int32(1), lambda a, b: a + b, [0])
     with refuses(IndexingError, "index_in_dim", "out of bounds"):
         lax.index_in_dim(X, 4, 2)
     for source in (-1, 2):

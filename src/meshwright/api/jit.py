@@ -64,7 +64,7 @@ from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms import key_reuse
 from meshwright.transforms.autodiff import lift_constants
-from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
+from meshwright.transforms.wrapped import found_by_name, name_of, require_callable, takes_names_of
 
 if TYPE_CHECKING:
     from meshwright.api import planning
@@ -108,7 +108,7 @@ class JitFunction:
     _numbered = "jit: static_argnums", "jit: donate_argnums"
 
     def __init__(self, fun: Callable[..., Any], options: JitOptions) -> None:
-        functools.update_wrapper(self, fun, updated=())
+        takes_names_of(self, fun)
         self.fun = fun
         self.name = name_of(fun)
         self.options = options

@@ -462,8 +462,9 @@ def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
     """Warn about donated arguments (with ``name`` and ``aval``) whose memory no result can reuse."""
     if unused:
         listed = ", ".join(f"{a.name} ({a.aval})" for a in unused)
-        warn(
-            f"{name}: the donated arguments {listed} cannot be reused: no result, or no further one, has that type; "
-            "they stay valid. Donate only arguments that are replaced by a result of the same shape and dtype",
+        warn(  # begins as JAX's does, which programs look for to ignore it
+            f"Some donated buffers were not usable: {name}: {listed} cannot be reused, since no result, or no "
+            "further one, has that type; they stay valid. Donate only arguments that are replaced by a result of the "
+            "same shape and dtype",
             DonationWarning,
         )

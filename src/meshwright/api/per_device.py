@@ -1,9 +1,9 @@
 """Per-device functions run by Python on each device in turn: ``pmap`` and ``shard_map`` under ``disable_jit``.
 
-Each device has a thread, and only one thread runs at a time. It computes concrete values, so ``print``, ``if`` and
-debuggers work, up to a collective, where the next device takes over. When all have reached the collective, it is
-computed for all at once with ``vmap``, and each gets its part. Devices that reach different collectives would deadlock
-on real hardware; here that is an error.
+Each device has a thread, unless there is only one, and only one thread runs at a time. It computes concrete values, so
+``print``, ``if`` and debuggers work, up to a collective, where the next device takes over. When all have reached the
+collective, it is computed for all at once with ``vmap``, and each gets its part. Devices that reach different
+collectives would deadlock on real hardware; here that is an error.
 """
 
 from __future__ import annotations
@@ -89,12 +89,29 @@ class _Device:
             self.go_on()
 
 
+class _Only:
+    """The only device, which needs no thread: what the user's program keeps for each thread is there."""
+
+    number = 0
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.waiting: tuple[Op, Sequence[Any]] | None = None
+        self.answer: Any = None
+
+    def meet(self, op: Op, args: Sequence[Any]) -> Any:
+        self.waiting = op, args
+        with set_trace(self.ring.outside):
+            self.ring.collective([self])
+        return self.answer
+
+
 class _DeviceTrace(Trace):
     """Evaluates ops in the outer trace, except collectives along the devices."""
 
     __slots__ = ("device",)
 
-    def __init__(self, device: _Device) -> None:
+    def __init__(self, device: _Device | _Only) -> None:
         super().__init__()
         self.device = device
 
@@ -119,6 +136,9 @@ class Ring:
         Raises:
           ArgumentError: devices reached different collectives. Also raises what a function raises.
         """
+        if len(functions) == 1:
+            with extend_axis_env(self.sizes), set_trace(_DeviceTrace(_Only(self))):
+                return [functions[0]()]
         devices = [_Device(self, i, run) for i, run in enumerate(functions)]
         try:
             while True:
@@ -128,12 +148,13 @@ class Ring:
                         raise device.error
                 if all(d.done for d in devices):
                     return [d.result for d in devices]
-                self._collective(devices)
+                self.collective(devices)
         finally:
             for device in devices:
                 device.stop()
 
-    def _collective(self, devices: Sequence[_Device]) -> None:
+    def collective(self, devices: Sequence[_Device | _Only]) -> None:
+        """Compute the collective in which all devices wait."""
         texts = [_text(d) for d in devices]
         other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:
@@ -158,7 +179,7 @@ class Ring:
             )
 
 
-def _text(device: _Device) -> str:
+def _text(device: _Device | _Only) -> str:
     if device.waiting is None:
         return "has returned"
     op, args = device.waiting

@@ -157,7 +157,9 @@ def pmap(
         return _run(spec, args, kwargs)
 
     made_of(run, fun, "pmap", axis_name, in_axes, out_axes, numbers, devices, axis_size, check_vma)
-    return PmapFunction(run, JitOptions(static_argnums=numbers, donate_argnums=donated))
+    mapped = PmapFunction(run, JitOptions(static_argnums=numbers, donate_argnums=donated))
+    mapped.__wrapped__ = fun  # type: ignore[attr-defined]
+    return mapped
 
 
 class PmapFunction(JitFunction):

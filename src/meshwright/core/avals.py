@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.core.dtypes import float0, is_inexact, short_name
+from meshwright.core.dtypes import as_dtype, canonical, float0, is_inexact, short_name
 from meshwright.core.key_types import is_key
 from meshwright.core.memory_space import Space
 from meshwright.core.slots import Slot
@@ -251,3 +251,11 @@ class OnlyTyped(Typed):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.aval})"
+
+
+def as_typed(x: Any) -> Any:
+    """``x``; or, where it is an object that has a shape and a dtype but no elements, one with that type."""
+    is_value = isinstance(x, (Typed, type)) or hasattr(x, "__array__")
+    if is_value or not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        return x
+    return OnlyTyped(ShapedArray(tuple(x.shape), canonical(as_dtype(x.dtype))))

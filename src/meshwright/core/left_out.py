@@ -60,7 +60,7 @@ NAMES: dict[str, dict[str, str]] = {
         "eval_context": "use ensure_compile_time_eval",
         "max_dim|min_dim": "dimensions are numbers here; use max and min",
     },
-    "custom_derivatives": {".*_p": _PRIMITIVES},
+    "custom_derivatives": {"linear_call_p|remat_opt_p|custom_lin_p": _PRIMITIVES},
     "example_libraries.optimizers": {"safe_map|safe_zip|unzip2|map|zip": _INSIDE},
     "example_libraries.stax": {
         "elu|gelu|leaky_relu|log_softmax|relu|selu|sigmoid|softmax|softplus|standardize": "use that of nn",
@@ -102,9 +102,9 @@ NAMES: dict[str, dict[str, str]] = {
         "backend_xla_version|ifrt_proxy": _INSIDE,
     },
     "extend.core": {
-        "AbstractToken|CallPrimitive|DebugInfo|Token|TraceTag|call_impl|concrete_or_error|find_top_trace|gensym|"
-        "new_jaxpr_eqn|nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|(re)?set_current_trace|"
-        "take_current_trace|unsafe_.*_DO_NOT_USE": _INSIDE,
+        "AbstractToken|CallPrimitive|DebugInfo|Token|call_impl|concrete_or_error|gensym|"
+        "new_jaxpr_eqn|nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|reset_current_trace|"
+        "unsafe_.*_DO_NOT_USE": _INSIDE,
     },
     "extend.core.primitives": {
         "(add_jaxvals|after_all|call|closed_call|create_token|device_put|empty2|get|hessenberg|householder_product|"
@@ -112,8 +112,12 @@ NAMES: dict[str, dict[str, str]] = {
             "that is a function of other ops here; call it instead"
         ),
     },
+    "extend.source_info_util": {
+        "NameStack|.*name_stack": "use named_scope",
+        "new_source_info|user_context": "use current()",
+    },
     "interpreters.ad": {
-        "JVPTracer?|jvp|linearize": "use meshwright.jvp and meshwright.linearize",
+        "jvp|linearize": "use meshwright.jvp and meshwright.linearize",
         ".*_p": _PRIMITIVES,
     },
     "interpreters.batching": {
@@ -163,7 +167,7 @@ MODULES: dict[str, str] = {
     r"experimental\.topologies": "use AbstractMesh for devices that are not there, and meshwright.target",
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",
-    r"extend\.(?!(core|backend|linear_util)\b).+": (
+    r"extend\.(?!(core|backend|linear_util|source_info_util)\b).+": (
         "primitives and jaxprs are in meshwright.extend.core; use random.key(seed, impl=...), devices() and "
         "jit(f).lower(...).compiler_ir() for random, backend and mlir"
     ),

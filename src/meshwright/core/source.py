@@ -155,6 +155,9 @@ def _from_pickle(fixed: Fixed, name_stack: str, caller: SourceLocation | None) -
 
 #: by file
 _is_ours: dict[str, bool] = {}
+_is_skipped: dict[str, bool] = {}
+#: starts of paths of libraries that say that their frames are not the user's
+_excluded: tuple[str, ...] = ()
 #: by the objects that determine a location, and by call stacks; they keep alive the objects whose identities are keys
 _interned: dict[tuple[Any, ...], SourceLocation] = {}
 _recorded: dict[tuple[Any, ...], SourceLocation] = {}
@@ -191,6 +194,28 @@ def is_ours(code: CodeType) -> bool:
     return ours
 
 
+def register_exclusion(path: str) -> None:
+    """Locations skip code in files whose path starts with ``path``: they are those of the callers.
+
+    For libraries of layers, whose users want to see their own lines. Source:
+    ``jax.extend.source_info_util.register_exclusion``.
+
+    Example:
+      >>> from meshwright.extend import source_info_util
+      >>> source_info_util.register_exclusion("/a/library/")
+    """
+    global _excluded
+    _excluded += (path,)
+    _is_skipped.clear()
+
+
+def _skips(code: CodeType) -> bool:
+    """Whether locations skip this code."""
+    file = code.co_filename
+    skipped = _is_skipped[file] = is_ours(code) or file.startswith(_excluded)
+    return skipped
+
+
 def current() -> SourceLocation:
     """The location of the innermost user frames, or the one set by :class:`at`.
 
@@ -204,12 +229,12 @@ def current() -> SourceLocation:
     frames: list[FrameType] = []
     limit = config.traceback_in_locations_limit
     frame: FrameType | None = sys._getframe(1)
-    ours = _is_ours
+    skipped = _is_skipped
     while frame is not None and len(frames) != limit:
         code = frame.f_code
-        internal = ours.get(code.co_filename)
+        internal = skipped.get(code.co_filename)
         if internal is None:
-            internal = is_ours(code)
+            internal = _skips(code)
         if not internal:
             frames.append(frame)
             key += (id(code), frame.f_lasti)

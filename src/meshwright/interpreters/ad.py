@@ -16,11 +16,12 @@ from meshwright.ops.elementwise.table import materialize as instantiate_zeros
 from meshwright.ops.primitive import JVPS as primitive_jvps
 from meshwright.ops.primitive import TRANSPOSES as primitive_transposes
 from meshwright.ops.primitive import Primitive
+from meshwright.transforms.jvp import JVPTrace, JVPTracer
 
 __all__ = [
-    "UndefinedPrimal", "Zero", "add_jaxvals", "add_tangents", "defbilinear", "defjvp", "defjvp2", "deflinear",
-    "deflinear2", "get_primitive_transpose", "instantiate_zeros", "is_undefined_primal", "primitive_jvps",
-    "primitive_transposes", "zeros_like_aval",
+    "JVPTrace", "JVPTracer", "UndefinedPrimal", "Zero", "add_jaxvals", "add_tangents", "defbilinear", "defjvp",
+    "defjvp2", "deflinear", "deflinear2", "get_primitive_transpose", "instantiate_zeros", "is_undefined_primal",
+    "primitive_jvps", "primitive_transposes", "zeros_like_aval",
 ]  # fmt: skip
 
 __getattr__ = _absent("interpreters.ad")

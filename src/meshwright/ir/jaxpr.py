@@ -77,6 +77,16 @@ class JaxprEqn:
     def params(self) -> dict[str, Any]:
         return self.op.params
 
+    @property
+    def effects(self) -> frozenset[str]:
+        """The name of the op if it has effects besides its results."""
+        return frozenset((self.op.name,) if self.op.has_effects else ())
+
+    @property
+    def source_info(self) -> SourceLocation:
+        """The user's location, under JAX's name."""
+        return self.source
+
     def replace(self, **changes: Any) -> JaxprEqn:
         """A copy with some members changed."""
         members = {name: changes.get(name, getattr(self, name)) for name in self.__slots__}

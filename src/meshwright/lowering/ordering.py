@@ -2,8 +2,9 @@
 
 XLA may run independent operations in any order. Each ordered callback takes a token and returns the next one. A token
 is an integer whose value is always zero, which the compiler does not know. An op whose bodies contain ordered callbacks
-is ordered by making its smallest operand depend on the token, and the next token on its smallest result. Each execution
-of a body threads its own token, since XLA runs bodies to completion.
+is ordered by making its smallest operand depend on the token, and the next token on its smallest result; where it has
+none, its bodies return their tokens. Each execution of a body threads its own token, since XLA runs bodies to
+completion.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from meshwright.ir.passes import inline_calls
 from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.callback import Callback, IoCallback
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.elementwise.table import convert, sub, xor
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import slice_
@@ -36,8 +38,21 @@ def _ordered(jaxpr: ClosedJaxpr) -> bool:
     return any(isinstance(e.op, Callback) and e.op.ordered for e in all_eqns(jaxpr.jaxpr))
 
 
-def _threaded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    return trace_to_jaxpr(lambda *args: _Threading().run(jaxpr, args), jaxpr.in_avals, jaxpr.jaxpr.debug_name)
+def _threaded(jaxpr: ClosedJaxpr, returned: bool = False) -> ClosedJaxpr:
+    """The jaxpr with a token of its own, which is the last result if it is ``returned``."""
+
+    def run(*args: Any) -> list[Any]:
+        threading = _Threading()
+        outs = threading.run(jaxpr, args)
+        return [*outs, threading.token] if returned else outs
+
+    return trace_to_jaxpr(run, jaxpr.in_avals, jaxpr.jaxpr.debug_name)
+
+
+def _needs_result(op: Op, args: Sequence[Any]) -> bool:
+    """Whether ``op`` has no result to wait for, and its bodies may return one more."""
+    may = isinstance(op, ControlOp) and len(op.working()) == len(op.bodies())
+    return may and not any(a.size for a in op.infer(*map(typeof, args)))
 
 
 class _Threading(Interpreter[Any]):
@@ -56,16 +71,21 @@ class _Threading(Interpreter[Any]):
             return list(outs)
         regions = op.regions() if op.holds_jaxprs else ()
         inside = any(map(_ordered, regions))
+        returned = inside and _needs_result(op, args)
         if regions:
-            op = op.with_regions([_threaded(r) if _ordered(r) else r for r in regions])
+            op = op.with_regions([_threaded(r, returned) if returned or _ordered(r) else r for r in regions])
         if inside:
+            if not args:
+                raise RuleError(
+                    f"an ordered callback in a {op.name} without operands; give it one, or use ordered=False"
+                )
             i = min(range(len(args)), key=lambda i: typeof(args[i]).nbytes or 2**62)
             args[i] = _after(self.token, args[i])
         result = op.bind(*args)
         outs = result if op.multiple_results else [result]
         if inside:
             self.token = _joined(op, self.token, outs)
-        return outs
+        return outs[:-1] if returned else outs
 
 
 def _after(token: Any, x: Any) -> Any:

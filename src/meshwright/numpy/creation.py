@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.api.placement import put_by
 from meshwright.api.shardings import has_no_devices, resolve
 from meshwright.core import dtypes
-from meshwright.core.avals import Typed
+from meshwright.core.avals import Typed, as_typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.errors import (
@@ -313,6 +313,7 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
 
     As in JAX, the result is weakly typed if ``a`` is, unless it is filled with an array (not ``weak``).
     """
+    a = as_typed(a)
     a = a if isinstance(a, Typed) else asarray(a)
     aval = a.aval
     shape = aval.shape if shape is None else normal_shape(shape, "full_like")

@@ -60,7 +60,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
 
     Args:
       shape: the shape of the result.
-      minval, maxval: integers or integer arrays that broadcast to ``shape``.
+      minval, maxval: integers or integer arrays that broadcast to ``shape``; also known floats that are whole numbers.
       dtype: an integer dtype, by default int32 (with ``enable_x64`` int64).
 
     Raises:
@@ -94,8 +94,18 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     return convert(ops.add(low, convert(ops.rem(offset, span), drawn)), target)
 
 
+def _whole(x: Any) -> Any:
+    """Known numbers that are integers but for their type, as ``np.prod(())`` is, as integers."""
+    if isinstance(x, (float, np.floating, np.ndarray)):
+        values = np.asarray(x)
+        if values.dtype.kind == "f" and np.all((np.abs(values) < 2.0**62) & (values == np.trunc(values))):
+            return values.astype(np.int64) if values.ndim else int(values)
+    return x
+
+
 def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """A bound, clamped to ``least`` and ``most``, as ``dtype``; and where it was above ``most``."""
+    x = _whole(x)
     aval = aval_of(x, "random.randint", 2)
     if not dtypes.is_integer(aval.dtype):
         raise DTypeError(f"random.randint: bounds must be integers, got {aval}; convert them with .astype(int)")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, pytree
-from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.avals import ShapedArray, Typed, as_typed
 from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.naming import wraps
 from meshwright.core.pytree_classes import Partial
@@ -199,7 +199,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     """
     require_callable(fun, "linear_transpose")
     flat, treedef = pytree.flatten(primals)
-    avals = [x.aval if isinstance(x, Typed) else typeof(x) for x in flat]
+    avals = [x.aval if isinstance(x, Typed) else typeof(x) for x in map(as_typed, flat)]
     refuse_reduce_axes(reduce_axes, "linear_transpose")
 
     def transposed(ct: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.naming import wraps
 from meshwright.core.signature import described
 from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentTypeError, DifferentiationError
@@ -208,6 +209,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     """
     require_callable(fun, "named_call")
 
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with name_scope(name or name_of(fun)):
             return fun(*args, **kwargs)

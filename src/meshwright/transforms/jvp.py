@@ -27,6 +27,11 @@ class JVPTracer(Tracer):
         self.primal = primal
         self.tangent = tangent
 
+    @property
+    def _trace(self) -> Trace:
+        """``owner``, by the name that libraries around JAX read."""
+        return self.owner
+
     def concrete(self) -> Any:
         primal = self.primal
         return primal.concrete() if isinstance(primal, Tracer) else primal
@@ -65,6 +70,11 @@ class JVPTrace(Trace):
     def __init__(self, parent: Trace) -> None:
         super().__init__()
         self.parent = parent
+
+    @property
+    def main(self) -> JVPTrace:
+        """What tells its tracers from those of other traces: itself."""
+        return self
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
         """A tracer for ``primal`` and ``tangent``, or ``primal`` itself if it is constant."""

@@ -35,6 +35,14 @@ def found_by_name(function: Any) -> str | None:
     return name if named is function else None
 
 
+def takes_names_of(wrapper: Any, fun: Any) -> None:
+    """Give ``wrapper`` the name, docstring and attributes of ``fun``, apart from those that its class has."""
+    functools.update_wrapper(wrapper, fun, updated=())
+    for name, value in getattr(fun, "__dict__", {}).items():
+        if not hasattr(type(wrapper), name) and name != "__wrapped__":
+            setattr(wrapper, name, value)
+
+
 class Transformed:
     """The function returned by the transformation ``name`` applied to ``fun``.
 

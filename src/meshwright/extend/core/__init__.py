@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import ref
 
@@ -16,16 +17,17 @@ from meshwright.core.late import submodules as _submodules
 from meshwright.errors import ArgumentError, ArgumentTypeError, InconclusiveDimensionOperation, JaxprTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.jaxpr import sub_jaxprs as _sub_jaxprs
-from meshwright.ir.state import STATE
-from meshwright.ir.tracing import typeof
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import EVAL, Trace, typeof
 from meshwright.ir.verify import verify as check_jaxpr
 from meshwright.ops.primitive import Primitive
 from meshwright.runtime.array import Array
 
 __all__ = [
     "ClosedJaxpr", "DropVar", "Effect", "Effects", "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
-    "JaxprTypeError", "Literal", "Primitive", "Var", "array_types", "check_jaxpr", "get_opaque_trace_state",
-    "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval", "no_effects", "subjaxprs", "unmapped_aval", "valid_jaxtype",
+    "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var", "array_types", "check_jaxpr", "find_top_trace",
+    "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval", "no_effects", "set_current_trace",
+    "subjaxprs", "take_current_trace", "unmapped_aval", "valid_jaxtype",
 ]  # fmt: skip
 
 __getattr__, __dir__ = _late_attributes(__name__, {}, _submodules(__name__, "primitives"), _absent("extend.core"))
@@ -75,6 +77,40 @@ def get_opaque_trace_state(convention: str | None = None) -> Any:
       ([False], True)
     """
     return _TraceState()
+
+
+class TraceTag:
+    """What tells the tracers of one transformation from those of others."""
+
+
+def find_top_trace(_: Any) -> Trace:
+    """The current trace, which interprets ops on any values."""
+    return STATE.trace
+
+
+def set_current_trace(trace: Trace, check_leaks: bool = False) -> AbstractContextManager[Any]:
+    """In the ``with`` block, ``trace`` interprets ops."""
+    return set_trace(trace)
+
+
+@contextmanager
+def take_current_trace() -> Iterator[Trace]:
+    """The current trace; in the ``with`` block, ops are evaluated.
+
+    Example:
+      >>> from meshwright.extend.core import set_current_trace, take_current_trace
+      >>> @mw.make_jaxpr
+      ... def f(x):
+      ...     with take_current_trace() as trace:
+      ...         n = mnp.sum(mnp.arange(3))
+      ...         with set_current_trace(trace):
+      ...             return x * int(n)
+      >>> [eqn.primitive.name for eqn in f(2.0).eqns]
+      ['mul']
+    """
+    trace = STATE.trace
+    with set_trace(EVAL):
+        yield trace
 
 
 def valid_jaxtype(x: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, Shap
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import dead_code, inline_calls
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.elementwise.monoid import MONOIDS
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.scalar_body import one_shape
 
@@ -45,8 +47,17 @@ class ReductionFunction:
 
 def _becomes(aval: ShapedArray, dtype: np.dtype) -> bool:
     """Whether a scalar has the dtype, or is a weakly typed number that can be converted to it."""
-    weak = aval.weak_type and dtypes.promote([(dtype, False), (aval.dtype, True)])[0] == dtype
-    return aval.dtype == dtype or weak
+    return aval.dtype == dtype or (aval.weak_type and dtypes.kind_of(aval.dtype) <= dtypes.kind_of(dtype))
+
+
+def _started(value: Any, name: str, dtype: np.dtype) -> Any:
+    """``value``; if it is the identity of the op ``name`` but for its type (0.0 in a sum of integers), the identity."""
+    monoid = MONOIDS.get(name)
+    if monoid is None or not isinstance(value, (int, float, np.number, np.ndarray)) or _becomes(typeof(value), dtype):
+        return value
+    identity = monoid.identity(dtype)
+    endless = {"max": -np.inf, "min": np.inf}.get(name)
+    return identity if np.shape(value) == () and (value == identity or value == endless) else value
 
 
 def reduction_function(
@@ -68,12 +79,6 @@ def reduction_function(
         raise ArgumentError(f"{name}: operands {tree} and init_values {init_tree} must have one structure, not empty")
     avals = [typeof(x) for x in arrays]
     one_shape(name, avals)
-    for value, aval in zip(inits, avals):
-        init = typeof(value)
-        if init.shape != ():
-            raise ShapeError(f"{name}: init_values must be scalars, got {init}")
-        if not _becomes(init, aval.dtype):
-            raise DTypeError(f"{name}: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
 
     def flat(*scalars: Any) -> list[Any]:
         n = len(arrays)
@@ -92,4 +97,12 @@ def reduction_function(
     scalars = [ShapedArray((), a.dtype) for a in avals]
     body = dead_code(inline_calls(trace_to_jaxpr(flat, [*scalars, *scalars])))
     weak = all(typeof(x).weak_type for x in (*arrays, *inits))
-    return ReductionFunction(arrays, [convert(x, a.dtype) for x, a in zip(inits, avals)], body, tree, weak)
+    asked = ReductionFunction(arrays, inits, body, tree, weak)
+    inits = [_started(x, asked.op_name, a.dtype) for x, a in zip(inits, avals)]
+    for value, aval in zip(inits, avals):
+        init = typeof(value)
+        if init.shape != ():
+            raise ShapeError(f"{name}: init_values must be scalars, got {init}")
+        if not _becomes(init, aval.dtype):
+            raise DTypeError(f"{name}: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
+    return replace(asked, inits=[convert(x, a.dtype) for x, a in zip(inits, avals)])

@@ -125,7 +125,7 @@ def make_windows(
 # --- what users write ---------------------------------------------------------------------------------------
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str
-) -> Pads:
+) -> list[tuple[int, int]]:
     """The ``(low, high)`` pairs for ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``.
 
     ``"SAME"`` gives results of ``ceil(size / stride)`` rows; if the padding is odd, the larger part comes after (with
@@ -136,11 +136,11 @@ def padtype_to_pads(
 
     Example:
       >>> lax.padtype_to_pads((5, 8), (3, 3), (1, 2), "SAME")
-      ((1, 1), (0, 1))
+      [(1, 1), (0, 1)]
     """
     word = padding.upper() if isinstance(padding, str) else padding
     if word == "VALID":
-        return ((0, 0),) * len(in_shape)
+        return [(0, 0)] * len(in_shape)
     if word not in ("SAME", "SAME_LOWER"):
         raise ArgumentError(f"padding: expected 'SAME', 'SAME_LOWER', 'VALID' or (low, high) pairs, got {padding!r}")
     pads = []
@@ -150,7 +150,7 @@ def padtype_to_pads(
         total = max((-(-n // stride) - 1) * stride + k - n, 0)
         low = total // 2 if word == "SAME" else total - total // 2
         pads.append((low, total - low))
-    return tuple(pads)
+    return pads
 
 
 def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = None) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
 def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[int], strides: Sequence[int]) -> Pads:
     """``padding`` as ``(low, high)`` pairs, from pairs or a word (see :func:`padtype_to_pads`)."""
     if isinstance(padding, str):
-        return padtype_to_pads(in_shape, windows, strides, padding)
+        return tuple(padtype_to_pads(in_shape, windows, strides, padding))
     try:
         pairs = tuple(padding)
     except TypeError:

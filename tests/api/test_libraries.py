@@ -1,0 +1,215 @@
+"""What libraries around JAX ask for: frames that are not the user's, the current trace, attributes, types."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from types import SimpleNamespace
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import custom_derivatives, dtypes, lax, lib
+from meshwright.core import source
+from meshwright.errors import DonationWarning, DTypeError, UnexpectedTracerError
+from meshwright.extend import source_info_util
+from meshwright.extend.core import find_top_trace, primitives, set_current_trace, take_current_trace
+from meshwright.interpreters import ad
+
+
+@pytest.fixture
+def layer(tmp_path, monkeypatch):
+    """A layer, defined in a file of a library."""
+    monkeypatch.setattr(source, "_excluded", source._excluded)
+    path = tmp_path / "library" / "layers.py"
+    path.parent.mkdir()
+    path.write_text("def layer(x):\n    return x * 2.0\n")
+    namespace = {}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    yield namespace["layer"], str(path.parent)
+    source._is_skipped.clear()
+
+
+def test_locations_are_those_of_the_callers_of_an_excluded_library(layer):
+    apply, folder = layer
+    at = lambda: mw.make_jaxpr(lambda x: apply(x))(1.0).eqns[0].source  # noqa: E731
+    assert at().file.endswith("layers.py")
+    assert source_info_util.summarize(at(), 2).splitlines()[0] == "layers.py:2 (layer)"
+    source_info_util.register_exclusion(folder)
+    assert at().file == __file__
+
+
+def test_errors_still_show_the_frames_of_an_excluded_library(layer):
+    apply, folder = layer
+    source_info_util.register_exclusion(folder)
+    with pytest.raises(TypeError) as caught:
+        mw.jit(apply)(mw.random.key(0))
+    assert any(str(entry.path).endswith("layers.py") for entry in caught.traceback)
+
+
+def test_a_trace_is_taken_and_made_current_again():
+    def f(x):
+        with take_current_trace() as trace:
+            n = mnp.sum(mnp.arange(4))
+            with set_current_trace(trace):
+                y = x * int(n)
+        return y + 1
+
+    assert [eqn.primitive.name for eqn in mw.make_jaxpr(f)(2.0).eqns] == ["mul", "add"]
+    assert mw.grad(f)(2.0) == 6
+
+
+def test_the_trace_is_current_again_after_an_error():
+    def f(x):
+        try:
+            with take_current_trace():
+                raise KeyError
+        except KeyError:
+            return x + 1
+
+    assert len(mw.make_jaxpr(f)(2.0).eqns) == 1
+
+
+def test_traced_values_are_refused_where_the_trace_was_taken():
+    def f(x):
+        with take_current_trace():
+            return x + 1
+
+    with pytest.raises((UnexpectedTracerError, TypeError, ValueError)):
+        mw.jit(f)(2.0)
+
+
+def test_primitives_of_functions_with_rules_are_those_of_equations():
+    f = mw.custom_jvp(lambda x: x * 2)
+    f.defjvps(lambda t, ans, x: 2 * t)
+    g = mw.custom_vjp(lambda x: x * 2)
+    g.defvjp(lambda x: (x * 2, None), lambda _, ct: (2 * ct,))
+    found = [eqn.primitive for eqn in mw.make_jaxpr(lambda x: g(f(x)))(1.0).eqns]
+    assert found == [custom_derivatives.custom_jvp_call_p, custom_derivatives.custom_vjp_call_p]
+    assert found[0] is primitives.custom_jvp_call_p
+
+
+def test_tracers_of_a_derivative_are_told_from_others():
+    found = []
+
+    def f(x, y):
+        trace = find_top_trace((x, y))
+        found.append([isinstance(v, ad.JVPTracer) and v._trace.main is trace.main for v in (x, y, 2 * x)])
+        return x * y
+
+    mw.grad(lambda y: mw.jvp(lambda x: f(x, y), (2.0,), (1.0,))[1])(3.0)
+    assert found == [[True, False, True]]
+
+
+# --- wrappers -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("wrap", [mw.jit, mw.pmap, mw.vmap, mw.grad, mw.checkpoint, mw.named_call, mw.make_jaxpr])
+def test_wrappers_have_the_attributes_of_their_functions(wrap):
+    def f(x):
+        return x
+
+    f.trace, f.rate = 7, 0.5
+    wrapped = wrap(f)
+    assert wrapped.__wrapped__ is f and wrapped.rate == 0.5 and "f" in wrapped.__name__
+    if wrap is mw.jit:
+        assert callable(wrapped.trace), "what the wrapper has itself stays"
+        assert mw.jit(mw.grad(wrapped)).rate == 0.5
+
+
+def test_a_pmap_on_one_device_runs_in_the_thread_of_its_caller_without_jit():
+    seen = []
+
+    def f(x):
+        seen.append(threading.get_ident())
+        return x + lax.psum(x, "i") + lax.axis_index("i")
+
+    with mw.disable_jit():
+        got = mw.pmap(f, axis_name="i")(mnp.array([[1.0, 2.0]]))
+        both = mw.vmap(mw.pmap(lambda x: x * lax.pmax(x, "i"), axis_name="i"))(mnp.array([[2.0], [3.0]]))
+    assert seen == [threading.get_ident()]
+    assert got.tolist() == [[2.0, 4.0]] and both.tolist() == [[4.0], [9.0]]
+
+
+# --- types and numbers --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "bounds", [(0, 6.0), (np.float64(-3), 2), (np.array([1.0, 2.0, -4.0]), 10.0), (0, np.prod(()))]
+)
+def test_bounds_of_integers_may_be_floats_that_are_whole(bounds):
+    got, want = (m.random.randint(m.random.key(3), (3,), *bounds) for m in (mw, jax))
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("bound", [2.5, np.nan, np.inf, 1e300, np.array([1.0, 2.5])])
+def test_other_floats_are_no_bounds_of_integers(bound, refuses):
+    with refuses(DTypeError, "randint", "integers"):
+        mw.random.randint(mw.random.key(3), (2,), 0, bound)
+
+
+@pytest.mark.parametrize(("init", "op"), [(-np.inf, "max"), (np.inf, "min"), (0.0, "add")])
+def test_reductions_of_integers_start_from_a_float_that_is_the_identity(init, op):
+    x = [3, 1, 4, -1, 5]
+    got, want = (
+        [
+            m.lax.reduce_window(m.numpy.array(x), init, getattr(m.lax, op), (2,), (1,), "SAME"),
+            m.lax.reduce(m.numpy.array(x), init, getattr(m.lax, op), (0,)),
+        ]
+        for m in (mw, jax)
+    )
+    for ours, theirs in zip(got, want):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+
+
+@pytest.mark.parametrize(("init", "op"), [(0.5, "add"), (2.0, "max"), (0.0, "max"), (np.nan, "add"), (-np.inf, "add")])
+def test_reductions_of_integers_refuse_other_floats(init, op, refuses):
+    with refuses(DTypeError, "init_value"):
+        lax.reduce_window(mnp.arange(3), init, getattr(lax, op), (2,), (1,), "VALID")
+
+
+def test_reductions_start_from_python_numbers_where_promotion_is_strict():
+    with mw.numpy_dtype_promotion("strict"):
+        assert lax.reduce_window(mnp.array([1, 3, 2]), -mnp.inf, lax.max, (2,), (1,), "VALID").tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("described", [mw.core.ShapedArray((2,), np.float32), mw.ShapeDtypeStruct((2,), "float32")])
+def test_arguments_that_are_only_described(described):
+    duck = SimpleNamespace(shape=described.shape, dtype=described.dtype)
+    for x in (described, duck):
+        assert mw.linear_transpose(lambda y: 3 * y, x)(mnp.ones(2))[0].tolist() == [3, 3]
+        assert mnp.ones_like(x).tolist() == [1, 1] and mnp.zeros_like(x).dtype == "float32"
+        assert mnp.full_like(x, 2, dtype=int).tolist() == [2, 2]
+
+
+def test_names_that_are_classes_in_jax():
+    assert dtypes.bfloat16 is jax.dtypes.bfloat16 is ml_dtypes.bfloat16
+    assert mnp.ones(2, dtypes.bfloat16).dtype == "bfloat16"
+    assert lib.__version__ == jax.lib.__version__
+
+
+def test_paddings_are_a_list_as_in_jax():
+    assert [(0, 0), *lax.padtype_to_pads((5,), (3,), (1,), "SAME")] == [(0, 0), (1, 1)]
+    assert lax.padtype_to_pads((5,), (3,), (1,), "VALID") == jax.lax.padtype_to_pads((5,), (3,), (1,), "VALID")
+
+
+def test_equations_have_their_effects_and_locations():
+    def f(x):
+        mw.debug.print("{}", x)
+        return 2 * x
+
+    printed, doubled = mw.make_jaxpr(f)(1.0).eqns
+    assert printed.effects and not doubled.effects
+    with mw.named_scope("outer"):
+        (eqn,) = mw.make_jaxpr(lambda x: mw.named_call(mnp.sin, name="inner")(x))(1.0).eqns
+    assert str(eqn.source_info.name_stack).endswith("inner")
+
+
+def test_the_warning_of_a_donation_is_the_one_that_programs_ignore():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        mw.jit(mnp.sum, donate_argnums=0)(mnp.arange(4096.0) + 0)
+    with pytest.warns(DonationWarning, match="Some donated buffers were not usable"):
+        mw.jit(lambda x: mnp.max(x), donate_argnums=0)(mnp.arange(4096.0) + 0)
