@@ -24,6 +24,7 @@ from jaxlib import xla_client as xc
 
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
+from meshwright.core.with_parent import end_with_parent
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.compiler import (
     calls_lapack,
@@ -188,5 +189,6 @@ def _partition(module: str | bytes, request: dict[str, Any], folder: Path) -> di
 
 
 if __name__ == "__main__":
+    end_with_parent()
     where = Path(sys.argv[1])
     (where / "answer.json").write_text(json.dumps(_answer(where)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 import os
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +15,15 @@ from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from meshwright.core.records import dataclass
+from meshwright.core.with_parent import end_with_parent
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.processes.rendezvous import TOKEN, Rendezvous
 from meshwright.runtime.processes.stopping import Terminated, held, stop
 
-_PR_SET_PDEATHSIG = 1
 #: seconds that the processes of a job have to arrive
 _COME = 600
 
@@ -99,7 +97,7 @@ class Launch:
                  TOKEN: token, "PYTHONUNBUFFERED": "1"}  # fmt: skip
         return subprocess.Popen(
             self.command, env={**self.env, **place}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            errors="replace", start_new_session=True, preexec_fn=_end_with_parent,
+            errors="replace", start_new_session=True, preexec_fn=end_with_parent,
         )  # fmt: skip
 
     def _reader(self, rank: int, name: str) -> _Reader:
@@ -154,15 +152,6 @@ def _send(process: subprocess.Popen[str], signum: int) -> bool:
     except (ProcessLookupError, PermissionError):  # on some systems, the latter means that all have ended
         return False
     return True
-
-
-_libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """Runs in the new process: makes the kernel kill it when the launcher ends."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Reader(threading.Thread):
