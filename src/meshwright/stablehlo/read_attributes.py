@@ -218,7 +218,10 @@ def _splat(elements: Any, aval: ShapedArray) -> np.ndarray:
 
 def _from_assembly(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
     """The elements in the printed form, which has many elements as hexadecimal bytes, and few as numbers."""
-    text = operation.get_asm(enable_debug_info=False)
+    try:
+        text = str(operation.attributes["value"])
+    except TypeError:  # no Python object stands for it; this numbers the values of the whole module
+        text = operation.get_asm(enable_debug_info=False)
     body = text[text.index("dense<") + len("dense<") : text.rindex("> : tensor")].strip()
     if body.startswith('"0x'):
         return np.frombuffer(bytes.fromhex(body[3:-1]), aval.dtype).reshape(aval.shape)
