@@ -92,7 +92,7 @@ MESH = mw.make_mesh((2, 2), ("x", "y"))
 
 @pytest.fixture(autouse=True, scope="module")
 def only_here() -> Iterator[None]:
-    assert REGISTRY["repeat"] is Repeat
+    assert REGISTRY["repeat"] is Repeat and mw.extend.core.primitives.repeat_p.name == "repeat"
     yield
     del REGISTRY["repeat"]
 

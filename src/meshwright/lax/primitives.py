@@ -146,15 +146,17 @@ def _spelled(name: str) -> str:
     return _SPELLED.get(name, f"{name.replace('-', '_')}_p")
 
 
-#: JAX's names of all primitives, by the names of their variables
-_NAMES = {_spelled(JAX_NAMES.get(n, n)): JAX_NAMES.get(n, n) for n in REGISTRY} | {_spelled(n): n for n in _COMPOSED}
+def _by_variable() -> dict[str, str]:
+    """JAX's names of all primitives, by the names of their variables; those of ops that users have added, too."""
+    return {_spelled(JAX_NAMES.get(n, n)): JAX_NAMES.get(n, n) for n in REGISTRY} | {_spelled(n): n for n in _COMPOSED}
 
 
 def named(name: str) -> OpPrimitive | None:
     """The primitive whose variable in JAX is called ``name``, if there is one."""
-    return primitive_named(_NAMES[name]) if name in _NAMES else None
+    found = _by_variable().get(name)
+    return None if found is None else primitive_named(found)
 
 
 def names() -> list[str]:
     """The names of all variables."""
-    return sorted(_NAMES)
+    return sorted(_by_variable())
