@@ -142,6 +142,13 @@ def test_bounds_of_integers_may_be_floats_that_are_whole(bounds):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bound", [np.float16(6), np.array([6, 6, 6], np.float16)])
+def test_bounds_of_half_precision_do_not_warn(bound):
+    got, want = (mw.random.randint(mw.random.key(3), (3,), 0, high) for high in (bound, 6))
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("bound", [2.5, np.nan, np.inf, 1e300, np.array([1.0, 2.5])])
 def test_other_floats_are_no_bounds_of_integers(bound, refuses):
     with refuses(DTypeError, "randint", "integers"):
@@ -167,6 +174,14 @@ def test_reductions_of_integers_start_from_a_float_that_is_the_identity(init, op
 def test_reductions_of_integers_refuse_other_floats(init, op, refuses):
     with refuses(DTypeError, "init_value"):
         lax.reduce_window(mnp.arange(3), init, getattr(lax, op), (2,), (1,), "VALID")
+
+
+@pytest.mark.parametrize(("init", "op"), [(-(2**31), "max"), (2**31 - 1, "min")])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_least_and_the_largest_integer_do_not_wrap_around(init, op, dtype):
+    got, want = (m.lax.reduce(m.numpy.array([5, 3, 4], dtype), init, getattr(m.lax, op), (0,)) for m in (mw, jax))
+    np.testing.assert_array_equal(got, want)
+    assert got.dtype == want.dtype
 
 
 def test_reductions_start_from_python_numbers_where_promotion_is_strict():

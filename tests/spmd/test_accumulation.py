@@ -149,3 +149,29 @@ def test_gradients_that_a_scan_stacks_are_reduced_in_the_type_they_are_computed_
     sums = [c for c in part.collectives if c.kind in ("reduce_scatter", "all_reduce")]
     assert sum(c.bytes_sent for c in sums) == layers * 2 * width * width * 3 // 4
     part.verify(rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_gradients_of_stacked_layers_are_reduced_once_for_all_microbatches(stacked):
+    """Each microbatch's gradients are stacked by a scan over layers. Reduced there, each sends its own."""
+    layers, width = 3, 16
+
+    def gradients(ws, x):
+        def layer(h, w):
+            return mnp.tanh(h @ w.astype(ml_dtypes.bfloat16)), None
+
+        return mw.grad(lambda ws: lax.scan(layer, x, ws)[0].astype(np.float32).sum())(ws)
+
+    def step(ws, xs):
+        if stacked:
+            return lax.scan(lambda total, x: (total + gradients(ws, x), None), mnp.zeros(ws.shape), xs)[0]
+        return sum(gradients(ws, xs[i]) for i in range(STEPS))
+
+    types = [mw.ShapeDtypeStruct((layers, width, width), np.float32)]
+    types.append(mw.ShapeDtypeStruct((STEPS, 64, width), ml_dtypes.bfloat16))
+    shardings = NamedSharding(MESH, P()), NamedSharding(MESH, P(None, "data"))
+    part = mw.jit(step, in_shardings=shardings, out_shardings=shardings[0]).lower(*types).partition()
+    (found,) = part.collectives
+    assert (found.kind, found.count) == ("all_reduce", 1)
+    assert found.bytes_sent == 2 * layers * width * width * 4 * 3 // 4
+    part.verify(rtol=0.1, atol=0.1)

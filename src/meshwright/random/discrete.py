@@ -98,7 +98,8 @@ def _whole(x: Any) -> Any:
     """Known numbers that are integers but for their type, as ``np.prod(())`` is, as integers."""
     if isinstance(x, (float, np.floating, np.ndarray)):
         values = np.asarray(x)
-        if values.dtype.kind == "f" and np.all((np.abs(values) < 2.0**62) & (values == np.trunc(values))):
+        wide = values.astype(np.float64) if values.dtype.kind == "f" else None
+        if wide is not None and np.all((np.abs(wide) < 2.0**62) & (wide == np.trunc(wide))):
             return values.astype(np.int64) if values.ndim else int(values)
     return x
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,20 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.collective.base import AxisIndex
+from meshwright.ops.collective.base import AxisIndex, Collective
 from meshwright.ops.control.regions import OPERAND, PARAMETER
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice
 from meshwright.sharding import AbstractMesh
 
 #: constants with more elements are no tables of offsets
 LARGEST_TABLE = 1 << 16
-#: larger integers may wrap around in the types of offsets
+#: integers that are this large are no offsets
 _LARGEST = 1 << 31
 #: by name of op
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "lt": np.less,
-    "select_n": lambda which, *cases: np.choose(which, cases), "clamp": lambda low, x, high: np.clip(x, low, high),
-    "convert_element_type": lambda x: x,
+    "clamp": lambda low, x, high: np.clip(x, low, high), "convert_element_type": lambda x: x,
+    "select_n": lambda which, *xs: reduce(lambda x, k: np.where(which >= k, xs[k], x), range(len(xs)), xs[0]),
 }  # fmt: skip
 
 
@@ -56,13 +57,14 @@ class Positions:
         for eqn in jaxpr.jaxpr.eqns:
             if len(eqn.outvars) == 1 and _is_integer(eqn.outvars[0]) and math.prod(eqn.outvars[0].aval.shape) == 1:
                 value = self._computed(eqn)
-                if value is not None and np.abs(value).max(initial=0) < _LARGEST:
+                if value is not None and _fits(value, eqn.outvars[0].aval.dtype):
                     self.values[eqn.outvars[0]] = value
 
     def of(self, atom: Atom) -> np.ndarray | None:
         """The values of a scalar; None if they are not known."""
         if isinstance(atom, Literal):
-            return self._everywhere(np.asarray(atom.val)) if _is_integer(atom) else None
+            number = np.asarray(atom.val)
+            return self._everywhere(number) if _is_integer(atom) and _fits(number, number.dtype) else None
         return self.values.get(atom)
 
     def axes_of_tiles(self, start: Atom, tile: int, size: int) -> tuple[str, ...] | None:
@@ -102,7 +104,7 @@ class Positions:
         yield from known
 
     def _note(self, var: Var, values: np.ndarray | None) -> None:
-        if values is not None:
+        if values is not None and _fits(values, values.dtype):
             if values.size == 1:
                 self.values[var] = self._everywhere(values)
             else:
@@ -129,7 +131,7 @@ class Positions:
             table, index = self.tables.get(eqn.invars[0]), self.of(eqn.invars[1])
             one_dimensional = table is not None and index is not None and table.ndim == 1
             return table[np.clip(index, 0, len(table) - 1)] if one_dimensional else None  # type: ignore[arg-type, index]
-        if not (op.name in _BY_NUMPY or op.moves_only):
+        if op.name not in _BY_NUMPY and (not op.moves_only or isinstance(op, Collective)):
             return None
         known = [value for a in eqn.invars if (value := self.of(a)) is not None]
         if len(known) < len(eqn.invars):
@@ -139,3 +141,9 @@ class Positions:
 
 def _is_integer(atom: Any) -> bool:
     return isinstance(atom.aval, ShapedArray) and atom.aval.dtype.kind in "biu"
+
+
+def _fits(values: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether integers are small, and the same in ``dtype``, in which others wrap around."""
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool((values >= max(low, -_LARGEST + 1)).all() and (values <= min(high, _LARGEST - 1)).all())

@@ -71,12 +71,47 @@ def computed(x: Any) -> Any:
     return tile(lax.psum(x, "y"), 4 * lax.axis_index("y") * (x.sum() > 0).astype(np.int32), 4)
 
 
-@pytest.mark.parametrize(
-    "function", [reversed_places, overlapping, along_others, not_summed, computed], ids=lambda f: f.__name__
-)
+def of_neighbours(x: Any) -> Any:
+    return tile(lax.psum(x, "y"), lax.ppermute(4 * lax.axis_index("y"), "y", [(0, 1), (1, 2), (2, 0)]), 4)
+
+
+def converted_to_bools(x: Any) -> Any:
+    return tile(lax.psum(x, "y"), (4 * lax.axis_index("y")).astype(bool).astype(np.int32), 4)
+
+
+def wrapped_around(x: Any) -> Any:
+    places = lax.axis_index("y").astype(np.int8) * np.int8(64)  # 0, 64 and -128
+    return tile(lax.psum(x, "y"), lax.min(4 * lax.axis_index("y"), places.astype(np.int32)), 4)
+
+
+def below_zero(x: Any) -> Any:
+    places = lax.axis_index("y").astype(np.uint32) - np.uint32(3)
+    return tile(lax.psum(x, "y"), lax.select(places < np.uint32(100), 4 * lax.axis_index("y"), np.int32(0)), 4)
+
+
+OTHERS = [
+    reversed_places, overlapping, along_others, not_summed, computed, of_neighbours, converted_to_bools, wrapped_around,
+    below_zero,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda f: f.__name__)
 def test_others_are_not(function):
     inputs = [array(2, 12, over="xy")]
     before = trace(function, inputs)
     after = with_reduce_scatters(before, MESH)
     assert "reduce_scatter" not in kinds(after)
+    same(before, after, inputs)
+
+
+def test_places_beyond_the_last_case_are_those_of_the_last():
+    def last(x: Any) -> Any:
+        which = mnp.asarray(5, np.int32)
+        place = lax.select_n(which, np.int32(0), 4 * lax.axis_index("y"))
+        return tile(lax.psum(x, "y"), place, 4)
+
+    inputs = [array(2, 12, over="xy")]
+    before = trace(last, inputs)
+    after = with_reduce_scatters(before, MESH)
+    assert kinds(after) == ["reduce_scatter"]
     same(before, after, inputs)

@@ -53,11 +53,16 @@ def _becomes(aval: ShapedArray, dtype: np.dtype) -> bool:
 def _started(value: Any, name: str, dtype: np.dtype) -> Any:
     """``value``; if it is the identity of the op ``name`` but for its type (0.0 in a sum of integers), the identity."""
     monoid = MONOIDS.get(name)
-    if monoid is None or not isinstance(value, (int, float, np.number, np.ndarray)) or _becomes(typeof(value), dtype):
+    if monoid is None or not isinstance(value, (int, float, np.number, np.ndarray)) or np.shape(value) != ():
+        return value
+    own = typeof(value)
+    # also the least or largest of a wider type, which would wrap around
+    is_least = name in ("max", "min") and dtypes.is_integer(own.dtype) and value == monoid.identity(own.dtype)
+    if _becomes(own, dtype) and not is_least:
         return value
     identity = monoid.identity(dtype)
     endless = {"max": -np.inf, "min": np.inf}.get(name)
-    return identity if np.shape(value) == () and (value == identity or value == endless) else value
+    return identity if is_least or value == identity or value == endless else value
 
 
 def reduction_function(

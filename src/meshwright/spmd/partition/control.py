@@ -59,7 +59,8 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
     read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
     trips = max(1, op.trips(eqn.invars) or 1)  # None: unknown
     given = [scope.local.value(eqn.invars[n]) for n in numbers.consts[number]]
-    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], trips, given)
+    used, shared = [n in read for n in numbers.carry], [*map(scope.summands.of, eqn.outvars)]
+    local = _loop_body(scope, step, inside.of(number), used, trips, given, shared)
     layouts = Operands([], consts, local.carry, [_stacked(x) for x in xs]).flat()
     for n in numbers.xs:
         _report_gathered(scope, eqn, n, layouts[n])
@@ -79,20 +80,22 @@ def _loop_body(
     used: Sequence[bool],
     trips: int,
     given: Sequence[PartitionedValue],
+    shared: Sequence[Sharing],
 ) -> _LocalBody:
     """Partition a body with parameters in these layouts, which runs ``trips`` times.
 
     ``used`` marks carries that are also used outside the body, as in a loop condition. ``given``: the body's constants,
-    as values of the scope.
+    as values of the scope. ``shared``: for each result of the loop, the values outside that share its reduction.
     """
     inner = body.jaxpr.jaxpr
     consts, carry, xs = body.split(layouts)
     k, count = len(carry), len(inner.outvars)
     found = accumulating(inner, body.num_consts, used)
     carry = [lo if i in found.sums or used[i] else _sum_of(scope, found, i, lo) for i, lo in enumerate(carry)]
-    keep, stack = KeepPartial(Sharing(trips, trips)), KeepPartial(Sharing(starts=trips), stacked=True)
+    keep = KeepPartial(Sharing(trips, trips))
+    stacks = [KeepPartial(Sharing(by.sums, trips * by.starts), stacked=True) for by in shared[k:]]
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
-    targets = [*carried, *[stack] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
+    targets = [*carried, *stacks, *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
     stay = [*(trips * v.runs for v in given), *[1] * (len(ins) - len(given))]
     closed = ClosedJaxpr(found.without(), body.jaxpr.consts)

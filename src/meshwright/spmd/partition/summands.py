@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.rewrite import use_counts
-from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.control.flow import ControlOp
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.spmd.rules import eqn_rule
 
@@ -100,9 +100,9 @@ def _sums(
     contractions: set[Var] = set()
     for eqn, rule in zip(eqns, rules):
         if eqn.op.holds_jaxprs:
-            chosen = [out for out, is_sum in zip(eqn.outvars, _chosen_sums(eqn)) if is_sum]
-            leaves.update(dict.fromkeys(chosen, 1))
-            contractions.update(chosen)
+            results = [out for out, is_sum in zip(eqn.outvars, _sums_of_regions(eqn)) if is_sum]
+            leaves.update(dict.fromkeys(results, 1))
+            contractions.update(results)
             continue
         if len(eqn.outvars) != 1:
             continue
@@ -120,14 +120,21 @@ def _sums(
     return leaves, flows, contractions
 
 
-def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
-    """For each result of a conditional, whether it is a sum of contractions in some branch."""
-    if not isinstance(eqn.op, RegionOp) or not eqn.op.chooses:
+def _sums_of_regions(eqn: JaxprEqn) -> Iterator[bool]:
+    """For each result of a conditional, whether it is a sum of contractions in some branch; for each of a loop, whether
+    it is one that the loop stacks and uses for nothing else."""
+    if not isinstance(eqn.op, ControlOp):
         return
-    branches = [region.jaxpr for region in eqn.op.regions()]
-    sums = [_sums(b.eqns, [*map(eqn_rule, b.eqns)], use_counts(b.eqns, b.outvars))[0] for b in branches]
-    for ways in zip(*(b.outvars for b in branches)):
-        yield any(way in inside for way, inside in zip(ways, sums))
+    regions = [body.jaxpr.jaxpr for _, body in eqn.op.working()]
+    uses = [use_counts(r.eqns, r.outvars) for r in regions]
+    sums = [_sums(r.eqns, [*map(eqn_rule, r.eqns)], counts)[0] for r, counts in zip(regions, uses)]
+    if eqn.op.chooses:
+        for ways in zip(*(r.outvars for r in regions)):
+            yield any(way in inside for way, inside in zip(ways, sums))
+    else:
+        carries = len(eqn.op.numbers().carry)
+        for n, out in enumerate(regions[0].outvars):
+            yield n >= carries and out in sums[0] and uses[0][out] == 1
 
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
