@@ -38,11 +38,11 @@ os.environ.setdefault(
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; the others are
 #: ``slow``. Which ones, their names and the text of their file decide: others after each change of it
-CASES, SHARE = 2, 25
+CASES, SHARE = 2, 40
 #: of a test with more kinds than this, half of them; but these look at every op
 KINDS = 2
-#: of the functions that test what does not grow any more, which is this folder, one in so many
-SETTLED, OF_SETTLED = "scipy", 3
+#: of the functions that test what does not grow any more, which are these folders, one in so many
+SETTLED, OF_SETTLED = ("scipy", "random", "library"), 3
 OF_EVERY_OP = {
     "test_derivative", "test_every_op_has_a_rule_or_is_a_function_of_its_operands", "test_every_op_has_a_sample",
     "test_infer", "test_localize", "test_partition", "test_types_of_results", "test_vmap_is_a_loop",
@@ -53,7 +53,7 @@ OF_EVERY_OP = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the cases that the ordinary suite leaves out."""
     for item in items:
-        if item.path.parent.name == SETTLED and _drawn(item, item.nodeid.partition("[")[0]) % OF_SETTLED:
+        if item.path.parent.name in SETTLED and _drawn(item, item.nodeid.partition("[")[0]) % OF_SETTLED:
             item.add_marker("slow")
     for cases in _by_function(items):
         if len(cases) <= CASES:

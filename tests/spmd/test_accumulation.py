@@ -133,7 +133,7 @@ def test_of_two_products_one_is_partial():
 def test_gradients_that_a_scan_stacks_are_reduced_in_the_type_they_are_computed_in(rematerialized):
     """Gradients of bfloat16 products that are converted for float32 weights, as layers in a scan have them: half the
     bytes of reducing what is stacked. (So does XLA.)"""
-    layers, width = 3, 16
+    layers, width = 3, 128
 
     def layer(h, w):
         return mnp.tanh(h @ w.astype(ml_dtypes.bfloat16)), None
@@ -144,7 +144,7 @@ def test_gradients_that_a_scan_stacks_are_reduced_in_the_type_they_are_computed_
 
     weights, rows = NamedSharding(MESH, P(None, "data")), NamedSharding(MESH, P("data"))
     types = [mw.ShapeDtypeStruct((layers, width, width), np.float32)]
-    types.append(mw.ShapeDtypeStruct((64, width), ml_dtypes.bfloat16))
+    types.append(mw.ShapeDtypeStruct((512, width), ml_dtypes.bfloat16))
     part = mw.jit(step, in_shardings=(weights, rows), out_shardings=weights).lower(*types).partition()
     sums = [c for c in part.collectives if c.kind in ("reduce_scatter", "all_reduce")]
     assert sum(c.bytes_sent for c in sums) == layers * 2 * width * width * 3 // 4

@@ -98,4 +98,4 @@ def test_loops_compute_again_what_they_would_keep(loop):
     assert least.bytes_sent == free.bytes_sent + LAYERS * 4 * (WIDTH - WIDTH // N)
     least.verify()
     with pytest.raises(MemoryLimitError, match="more than"):
-        loop.partition(memory_limit=least.peak_bytes // 2)
+        loop.partition(memory_limit=least.peak_bytes - 1)

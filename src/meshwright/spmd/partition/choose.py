@@ -25,7 +25,6 @@ from meshwright.sharding.rule import REDUCTION, WINDOW
 from meshwright.spmd.factors import Axes, join_axes
 from meshwright.spmd.partition.candidates import Assignment, Passing, assignments, on_other_loops, passing, reduced_axes
 from meshwright.spmd.partition.question import Choice, Operand, Question
-from meshwright.spmd.partition.summands import ALONE
 from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import least_reshard_cost, reshard_cost
 
@@ -157,8 +156,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         free = bool(partial) and set(partial) <= set(together)
         start = layout.drop_partial() if free else layout
         price = cost_of(aval.shape, aval.dtype.itemsize, start, target, mesh)
-        shared = shared if layout.partial else ALONE
-        cost += price / shared.sums + (unit.latency / shared.starts if price else 0)
+        cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
         cost += memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost, work)

@@ -23,7 +23,6 @@ from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.partition.accumulations import AccumulatingBody, accumulating, added_in_place
 from meshwright.spmd.partition.regions import KeepPartial, Results, Scope, layout_inside, operands_in
 from meshwright.spmd.partition.result import Replicated, gathered_dims
-from meshwright.spmd.partition.summands import Sharing
 from meshwright.spmd.partition.values import PartitionedValue
 from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import reshard_cost
@@ -59,8 +58,7 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
     read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
     trips = max(1, op.trips(eqn.invars) or 1)  # None: unknown
     given = [scope.local.value(eqn.invars[n]) for n in numbers.consts[number]]
-    used, shared = [n in read for n in numbers.carry], [*map(scope.summands.of, eqn.outvars)]
-    local = _loop_body(scope, step, inside.of(number), used, trips, given, shared)
+    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], trips, given)
     layouts = Operands([], consts, local.carry, [_stacked(x) for x in xs]).flat()
     for n in numbers.xs:
         _report_gathered(scope, eqn, n, layouts[n])
@@ -80,22 +78,20 @@ def _loop_body(
     used: Sequence[bool],
     trips: int,
     given: Sequence[PartitionedValue],
-    shared: Sequence[Sharing],
 ) -> _LocalBody:
     """Partition a body with parameters in these layouts, which runs ``trips`` times.
 
     ``used`` marks carries that are also used outside the body, as in a loop condition. ``given``: the body's constants,
-    as values of the scope. ``shared``: for each result of the loop, the values outside that share its reduction.
+    as values of the scope.
     """
     inner = body.jaxpr.jaxpr
     consts, carry, xs = body.split(layouts)
     k, count = len(carry), len(inner.outvars)
     found = accumulating(inner, body.num_consts, used)
     carry = [lo if i in found.sums or used[i] else _sum_of(scope, found, i, lo) for i, lo in enumerate(carry)]
-    keep = KeepPartial(Sharing(trips, trips))
-    stacks = [KeepPartial(Sharing(by.sums, trips * by.starts), stacked=True) for by in shared[k:]]
+    keep = KeepPartial(trips)
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
-    targets = [*carried, *stacks, *[Layout.replicated(0)] * len(found.scalars)]
+    targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
     stay = [*(trips * v.runs for v in given), *[1] * (len(ins) - len(given))]
     closed = ClosedJaxpr(found.without(), body.jaxpr.consts)
@@ -167,7 +163,7 @@ def _result_layout(scope: Scope, var: Var, ways: Sequence[PartitionedValue]) -> 
     mesh, target = scope.mesh, scope.propagation.target(var)
     shape, size = var.aval.shape, var.aval.dtype.itemsize
     made = [way for way in ways if not way.is_remade]
-    together, memory = scope.summands.of(var).sums, prices(mesh).memory
+    together, memory = scope.summands.of(var), prices(mesh).memory
 
     def cost(layout: Layout) -> float:
         brought = sum(min(way.cost(lo, layout, mesh) for lo in way.layouts) for way in made)

@@ -91,9 +91,9 @@ class Partitioner:
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in outs if isinstance(a, Var))
         self.alike = self._alike()
-        kept = [(a, lo.shared) for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)]
+        kept = [(a, lo.repeats) for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)]
         # A sum that the region uses itself is reduced in each run of it.
-        repeats = {a: shared for a, shared in kept if self.uses[a] == 1}
+        repeats = {a: count for a, count in kept if self.uses[a] == 1}
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
         for atom, wanted in zip(outs, out_layouts):
             if isinstance(wanted, Layout) and isinstance(atom, Var) and wanted.partial:

@@ -9,7 +9,6 @@ from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import Part, ShardingRule
 from meshwright.spmd.factors import Axes
-from meshwright.spmd.partition.summands import Sharing
 from meshwright.spmd.strategy import Strategy
 
 
@@ -52,8 +51,8 @@ class Question(NamedTuple):
     operands: tuple[Operand, ...]
     results: tuple[ShapedArray, ...]
     targets: tuple[Layout | None, ...]
-    #: for each result, the partial sums that share the collective which reduces it
-    summands: tuple[Sharing, ...]
+    #: for each result, the number of partial sums that share the collective which reduces it
+    summands: tuple[float, ...]
     #: for each result, the axes over which partial sums that are added to it are reduced
     reduced_with: tuple[Axes, ...]
     linear_in: tuple[tuple[int, ...], ...]

@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.result import Diagnostics, Partition
-from meshwright.spmd.partition.summands import ALONE, Sharing, Summands
+from meshwright.spmd.partition.summands import Summands
 from meshwright.spmd.partition.values import LocalProgram, PartitionedValue, Use
 from meshwright.spmd.propagate import Propagation
 
@@ -25,11 +25,11 @@ Results = tuple[Sequence[Any], Sequence[Layout]]
 class KeepPartial:
     """A request for a result of a region: any layout is accepted, and partial sums are left as they are.
 
-    ``shared``: how many of them are added up, or stacked, before they are reduced. ``reductions`` are the reductions
-    for which the result may stay partial; empty: any. ``stacked``: they are stacked.
+    ``repeats`` of them are added up or stacked before they are reduced. ``reductions`` are the reductions for which the
+    result may stay partial; empty: any. ``stacked``: they are stacked, so that reducing each sends as many bytes.
     """
 
-    shared: Sharing = ALONE
+    repeats: float = 1
     reductions: tuple[str, ...] = ()
     stacked: bool = False
 

@@ -13,34 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.rewrite import use_counts
-from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.spmd.rules import eqn_rule
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """How many values share what their reduction sends, and how many share the collective's ``starts``.
-
-    Sums that a loop stacks are reduced by one collective after it, which sends as much as one in every step.
-    """
-
-    sums: float = 1
-    starts: float = 1
-
-
-ALONE = Sharing()
 
 
 def summands(
     eqns: Sequence[JaxprEqn],
     rules: Sequence[ShardingRule],
     outvars: Sequence[Atom],
-    repeats: Mapping[Atom, Sharing],
+    repeats: Mapping[Atom, float],
 ) -> Summands:
     """For each value, the number of contractions in the sum that it becomes part of before that is reduced.
 
-    ``repeats`` maps outputs that are accumulated or stacked outside of the region to what their values share.
+    ``repeats`` maps outputs that are accumulated outside of the region to the number of times.
     """
     uses = use_counts(eqns, outvars)
     leaves, flows, contractions = _sums(eqns, rules, uses)
@@ -55,25 +41,22 @@ def summands(
 @dataclass(frozen=True)
 class Summands:
     """``ends``: the sum that each value becomes part of; ``left``: for each such sum, the number of ``contractions`` in
-    it that may be partial; ``sizes``: the number of contractions in each value; ``repeats``: for outputs, the values
-    outside of the region that share their reductions; ``partial``: the axes over which the contractions of a sum that
-    are computed already are partial."""
+    it that may be partial; ``sizes``: the number of contractions in each value; ``repeats``: how often an output is
+    accumulated outside of the region; ``partial``: the axes over which the contractions of a sum that are computed
+    already are partial."""
 
     ends: Mapping[Var, Var]
     contractions: frozenset[Var]
     left: dict[Var, int]
     sizes: Mapping[Var, int]
-    repeats: Mapping[Atom, Sharing]
+    repeats: Mapping[Atom, float]
     partial: dict[Var, set[str]]
 
-    def of(self, var: Var) -> Sharing:
+    def of(self, var: Var) -> float:
         """The number of values like ``var`` that share the reduction of the sum that it becomes part of: by the number
         of contractions in them."""
         end = self.ends.get(var)
-        if end is None:
-            return ALONE
-        inside, outside = max(1, self.left[end] / self.sizes[var]), self.repeats.get(end, ALONE)
-        return Sharing(inside * outside.sums, inside * outside.starts)
+        return 1 if end is None else max(1, self.left[end] / self.sizes[var]) * self.repeats.get(end, 1)
 
     def reduced_with(self, var: Var) -> tuple[str, ...]:
         """The axes over which a contraction may be partial for nothing: others of its sum are reduced over them."""
@@ -100,9 +83,9 @@ def _sums(
     contractions: set[Var] = set()
     for eqn, rule in zip(eqns, rules):
         if eqn.op.holds_jaxprs:
-            results = [out for out, is_sum in zip(eqn.outvars, _sums_of_regions(eqn)) if is_sum]
-            leaves.update(dict.fromkeys(results, 1))
-            contractions.update(results)
+            chosen = [out for out, is_sum in zip(eqn.outvars, _chosen_sums(eqn)) if is_sum]
+            leaves.update(dict.fromkeys(chosen, 1))
+            contractions.update(chosen)
             continue
         if len(eqn.outvars) != 1:
             continue
@@ -120,21 +103,14 @@ def _sums(
     return leaves, flows, contractions
 
 
-def _sums_of_regions(eqn: JaxprEqn) -> Iterator[bool]:
-    """For each result of a conditional, whether it is a sum of contractions in some branch; for each of a loop, whether
-    it is one that the loop stacks and uses for nothing else."""
-    if not isinstance(eqn.op, ControlOp):
+def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
+    """For each result of a conditional, whether it is a sum of contractions in some branch."""
+    if not isinstance(eqn.op, RegionOp) or not eqn.op.chooses:
         return
-    regions = [body.jaxpr.jaxpr for _, body in eqn.op.working()]
-    uses = [use_counts(r.eqns, r.outvars) for r in regions]
-    sums = [_sums(r.eqns, [*map(eqn_rule, r.eqns)], counts)[0] for r, counts in zip(regions, uses)]
-    if eqn.op.chooses:
-        for ways in zip(*(r.outvars for r in regions)):
-            yield any(way in inside for way, inside in zip(ways, sums))
-    else:
-        carries = len(eqn.op.numbers().carry)
-        for n, out in enumerate(regions[0].outvars):
-            yield n >= carries and out in sums[0] and uses[0][out] == 1
+    branches = [region.jaxpr for region in eqn.op.regions()]
+    sums = [_sums(b.eqns, [*map(eqn_rule, b.eqns)], use_counts(b.eqns, b.outvars))[0] for b in branches]
+    for ways in zip(*(b.outvars for b in branches)):
+        yield any(way in inside for way, inside in zip(ways, sums))
 
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.early import start_early
 from meshwright.spmd.passes.gathers import sink_gathers
 from meshwright.spmd.passes.hoist import hoist_invariants
+from meshwright.spmd.passes.narrow_sums import reduce_narrow
 from meshwright.spmd.passes.one_reader import send_to_one_reader
 from meshwright.spmd.passes.own_tiles import slice_own_tiles
 from meshwright.spmd.passes.pairs import merge_pairs
@@ -141,6 +142,10 @@ def _placed_and_merged(everywhere: _Everywhere, mesh: AbstractMesh, combine_byte
         everywhere(
             "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),
             "Two consecutive collectives become one cheaper one, or none.",
+        ),
+        everywhere(
+            "reduce narrow values", reduce_narrow,
+            "Sums over devices are completed before conversions to wider types.",
         ),
         everywhere(
             "reduce without padding", reduce_unpadded,
