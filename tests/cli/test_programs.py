@@ -199,6 +199,22 @@ def test_xla_is_judged_by_what_accelerators_would_run(type_, size):
     assert (theirs.redundancy, theirs.note) == (pytest.approx(ours.redundancy, rel=0.01), "")
 
 
+def test_products_that_cpus_have_no_kernel_for_are_no_obstacle():
+    """Products are read before XLA brings their dimensions into the order of a kernel."""
+    source = b"""module @m attributes {mhlo.num_partitions = 4 : i32} {
+      func.func @main(%a: tensor<64x16xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"},
+                      %b: tensor<2x32x64x1xf32> {mhlo.sharding = "{devices=[1,1,4,1]<=[4]}"}) -> tensor<16x2x32x1xf32> {
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [0] x [2]
+            : (tensor<64x16xf32>, tensor<2x32x64x1xf32>) -> tensor<16x2x32x1xf32>
+        return %0 : tensor<16x2x32x1xf32>
+      }
+    }"""
+    program = mw.load(source)
+    for mesh in (None, mw.AbstractMesh((4,), ("x",), machine="v5e:2x2")):
+        figures = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
+        assert all(f.bytes_sent > 0 and f.redundancy == pytest.approx(1) and not f.note for f in figures)
+
+
 def test_calls_of_libraries_are_no_obstacle_to_counting():
     """What XLA attaches to a call of LAPACK is no JSON."""
     on = mw.NamedSharding(mw.AbstractMesh((4,), ("x",)), mw.PartitionSpec("x"))

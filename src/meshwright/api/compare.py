@@ -118,7 +118,7 @@ def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMe
     try:
         figures |= _priced(partition.text, program, mesh)
     except MeshwrightError as error:
-        if partition.peak_bytes is None:
+        if partition.peak_bytes is None or not partition.compiled:
             raise
         scheduled = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
         kinds = by_kind((c.kind, c.count * _sent(c)) for c in scheduled)

@@ -56,7 +56,8 @@ _FOR_CPUS = ",".join(
 class XlaPartition:
     """XLA's result for a program: what a device runs as HLO, its memory, and the compile time in seconds.
 
-    ``compiled`` is the optimized module; ``text`` is the one before fusion and layout assignment. ``peak_bytes`` counts
+    ``compiled`` is the optimized module, empty where CPUs have no form of one; ``text`` is the one before fusion and
+    layout assignment. ``peak_bytes`` counts
     arguments, results that are not in memory of donated arguments, and temporaries, on CPUs; None if it was not asked
     for.
     """
@@ -89,7 +90,8 @@ def xla_partition(
         answer = _asked(folder, module, request, "XLA's partitioner")
         if "refused" in answer:
             raise CompileError(answer["refused"])
-        compiled, text = (_written(folder, name) for name in (f"*.{_OPTIMIZED}.txt", f"*.before_{_BEFORE}.txt"))
+        text = _written(folder, f"*.before_{_BEFORE}.txt")
+        compiled = _written(folder, f"*.{_OPTIMIZED}.txt") if list(folder.glob(f"*.{_OPTIMIZED}.txt")) else ""
         return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
 
 
@@ -181,7 +183,7 @@ def _partition(module: str | bytes, request: dict[str, Any], folder: Path) -> di
                 xla_backend_optimization_level="0",
             )  # fmt: skip
         except CompileError:
-            if not list(folder.glob(f"*.{_OPTIMIZED}.txt")):
+            if not list(folder.glob(f"*.before_{_BEFORE}.txt")):
                 raise
     seconds = time.perf_counter() - start
     peak = CompiledMemory.of(compiled()).peak_bytes if request["memory"] else None
