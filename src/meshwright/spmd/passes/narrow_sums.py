@@ -2,11 +2,16 @@
 
 Gradients of layers that compute in bfloat16 are converted for weights in float32, and reshaped to be stacked by a loop.
 Where the sum over devices is completed after that, it sends twice as much as before. XLA completes it before, too.
+
+Only sums that the partitioner left open are moved, of what the program itself computes in the narrow type. A ``psum``
+of converted values that the user wrote is one in the wide type, and so is a sum over rows that the program converts.
 """
 
 from __future__ import annotations
 
 from operator import is_not
+
+import ml_dtypes
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
@@ -15,6 +20,7 @@ from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.tiles import ReduceScatter
 from meshwright.ops.elementwise.table import ConvertElementType
+from meshwright.spmd.reason import Reason
 from meshwright.spmd.varying import Variance
 
 
@@ -24,7 +30,7 @@ def reduce_narrow(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
     makers, uses = producers_of(jaxpr), {v: len(users) for v, users in uses_of(jaxpr).items()}
     for eqn in jaxpr.eqns:
         chain = _chain(eqn, makers, uses) if isinstance(eqn.op, (AllReduce, ReduceScatter)) else []
-        eqns += _narrowed(eqn, chain) if chain else [eqn]
+        eqns += _narrowed(eqn, chain) if chain and _completes(eqn, chain[-1]) else [eqn]
     return jaxpr.replace(eqns=eqns) if any(map(is_not, eqns, jaxpr.eqns)) else jaxpr
 
 
@@ -45,14 +51,18 @@ def _chain(eqn: JaxprEqn, makers: dict[Var, JaxprEqn], uses: dict[Var, int]) -> 
     return []
 
 
+def _completes(eqn: JaxprEqn, moved: JaxprEqn) -> bool:
+    """Whether a collective completes a sum that the partitioner has left open up to the result of ``moved``."""
+    return isinstance(eqn.note, Reason) and eqn.note.made_by == moved.op.name
+
+
 def _widens(eqn: JaxprEqn) -> bool:
-    narrow, wide = eqn.invars[0].aval, eqn.outvars[0].aval
-    return (
-        isinstance(eqn.invars[0], Var)
-        and dtypes.is_float(narrow.dtype)
-        and dtypes.is_float(wide.dtype)
-        and narrow.dtype.itemsize < wide.dtype.itemsize
-    )
+    """Whether an equation converts to a wider float of no greater range: float16 could overflow."""
+    narrow, wide = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+    if not (isinstance(eqn.invars[0], Var) and dtypes.is_float(narrow) and dtypes.is_float(wide)):
+        return False
+    exponents = [ml_dtypes.finfo(dtype).maxexp for dtype in (narrow, wide)]
+    return narrow.itemsize < wide.itemsize and exponents[0] >= exponents[1]
 
 
 def _narrowed(eqn: JaxprEqn, chain: list[JaxprEqn]) -> list[JaxprEqn]:
