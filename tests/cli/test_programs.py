@@ -15,11 +15,14 @@ from jaxlib._hlo import hlo_module_from_text
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax
+from meshwright.api import compare
 from meshwright.api.compare import compiled_figures, our_figures, xla_figures
 from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.compiler import is_shardy
 from meshwright.runtime.pjrt.xla_partitioner import xla_partition
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.stablehlo.hlo_groups import with_listed_groups
+from meshwright.stablehlo.sources import stablehlo_of
 
 PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
   func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},
@@ -213,6 +216,28 @@ def test_products_that_cpus_have_no_kernel_for_are_no_obstacle():
     for mesh in (None, mw.AbstractMesh((4,), ("x",), machine="v5e:2x2")):
         figures = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
         assert all(f.bytes_sent > 0 and f.redundancy == pytest.approx(1) and not f.note for f in figures)
+
+
+def test_what_cannot_be_read_has_the_figures_that_xla_states(monkeypatch):
+    """On the machine that the mesh names, too."""
+
+    def unreadable(*_):
+        raise CompileError("it cannot be read")
+
+    monkeypatch.setattr(compare, "_priced", unreadable)
+    source = SHARDY.replace("xT>", "xf32>").encode()
+    program = mw.load(source)
+    for machine in (None, "v5e:2x2"):
+        found = xla_figures(source, program, mw.AbstractMesh((4,), ("x",), machine=machine))
+        assert found.memory_bytes > 0 and found.run_seconds is None and "it cannot be read" in found.note
+        assert found.kinds == {"all_reduce": (1, 2 * 64 * 32 * 4 * 3 // 4)}  # CPUs scatter no sums
+
+
+def test_shardys_annotations_are_told_from_words_in_constants_and_names():
+    shardy = SHARDY.replace("xT>", "xf32>")
+    assert is_shardy(shardy) and is_shardy(stablehlo_of(shardy.encode()))
+    for other in (PROGRAM, PROGRAM.replace("@layer", "@sdy"), PROGRAM.replace('"model.py"', '"a sdy b"')):
+        assert not is_shardy(other) and not is_shardy(stablehlo_of(other.encode()))
 
 
 def test_calls_of_libraries_are_no_obstacle_to_counting():

@@ -86,6 +86,23 @@ def test_partitions_are_made_by_xla(backend):
     np.testing.assert_allclose(np.concatenate([b.to_py() for b in out]), x @ x[:4])
 
 
+def test_partitions_by_shardys_annotations_are_made_by_xla(backend):
+    text = """module @m {
+      sdy.mesh @mesh = <["x"=4]>
+      func.func @main(%a: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+          -> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+        %0 = stablehlo.transpose %a, dims = [1, 0] : (tensor<8x4xf32>) -> tensor<4x8xf32>
+        %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<4x8xf32>
+        return %1 : tensor<4x8xf32>
+      }
+    }"""
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    compiled = backend.compile(text, xla_bridge.get_compile_options(1, 4))
+    given = [backend.buffer_from_pyval(x[2 * i : 2 * i + 2], d) for i, d in enumerate(compiled.local_devices())]
+    [out] = compiled.execute_sharded_on_local_devices([given])
+    np.testing.assert_array_equal(np.concatenate([b.to_py() for b in out], 1), x.T)
+
+
 def test_the_assignment_says_which_device_is_which_replica(backend):
     computation = mw.xla_computation(lambda x: x + lax.axis_index("i"), axis_env=[("i", 2)])(np.float32(0))
     devices = backend.devices()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,7 @@ def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures
     """
     part = program.partition(**where)
     module = module_bytecode(part.module("cpu"))
-    memory = platform_of(part.mesh.abstract_mesh) == "cpu"
-    partition = xla_partition(module, part.mesh.size, (), partitioned=True, memory=memory)
-    return _figures(partition, program, where.get("mesh"))
+    return _figures(partial(xla_partition, module, part.mesh.size, (), True), program, where.get("mesh"))
 
 
 def xla_figures(
@@ -104,26 +103,27 @@ def xla_figures(
     with user_file("compare: source", "<bytes>" if isinstance(source, bytes) else source):
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    memory = mesh is None or platform_of(mesh) == "cpu"
-    return _figures(xla_partition(stablehlo_of(data), devices, free, memory=memory), program, mesh)
+    return _figures(partial(xla_partition, stablehlo_of(data), devices, free), program, mesh)
 
 
-def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
-    """The figures of a module compiled by XLA; its memory on an accelerator is only known if the module can be read.
-
-    Raises:
-      ImportProgramError: it cannot, and the mesh names an accelerator.
-    """
-    figures: dict[str, Any] = {"seconds": partition.seconds, "memory_bytes": partition.peak_bytes}
+def _figures(
+    compiled: Callable[..., XlaPartition], program: ImportedProgram, mesh: AbstractMesh | None
+) -> PartitionFigures:
+    """The figures of a module that XLA compiles. Where it cannot be read, those that XLA itself states, for CPUs."""
+    partition = compiled(memory=mesh is None or platform_of(mesh) == "cpu")
     try:
-        figures |= _priced(partition.text, program, mesh)
+        known = _priced(partition.text, program, mesh)
     except MeshwrightError as error:
-        if partition.peak_bytes is None or not partition.compiled:
+        partition = compiled(memory=True) if partition.peak_bytes is None else partition
+        if not partition.compiled:
             raise
         scheduled = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
         kinds = by_kind((c.kind, c.count * _sent(c)) for c in scheduled)
-        figures |= {"kinds": kinds, "note": f"work and time of XLA's program are not known: {error}"}
-    return PartitionFigures(**figures)
+        known = {
+            "kinds": kinds,
+            "note": f"work and time of XLA's program are not known, its memory is on CPUs: {error}",
+        }
+    return PartitionFigures(**{"seconds": partition.seconds, "memory_bytes": partition.peak_bytes, **known})
 
 
 def _sent(collective: Scheduled) -> int:
@@ -155,8 +155,6 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> d
         "redundancy": work_of(device.jaxpr, whole.jaxpr, on).redundancy,
         "run_seconds": time_of(device.jaxpr, on).seconds,
     }
-    return (
-        found
-        if platform_of(on) == "cpu"
-        else {**found, "memory_bytes": predict(device, on, program.program.donated).peak_bytes}
-    )
+    if platform_of(on) != "cpu":
+        found["memory_bytes"] = predict(device, on, program.program.donated).peak_bytes
+    return found

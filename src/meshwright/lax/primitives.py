@@ -151,9 +151,12 @@ def _by_variable() -> dict[str, str]:
     return {_spelled(JAX_NAMES.get(n, n)): JAX_NAMES.get(n, n) for n in REGISTRY} | {_spelled(n): n for n in _COMPOSED}
 
 
+_NAMES = _by_variable()
+
+
 def named(name: str) -> OpPrimitive | None:
     """The primitive whose variable in JAX is called ``name``, if there is one."""
-    found = _by_variable().get(name)
+    found = _NAMES.get(name) or _by_variable().get(name)
     return None if found is None else primitive_named(found)
 
 

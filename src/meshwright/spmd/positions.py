@@ -8,7 +8,7 @@ dimension per axis of the mesh, of size 1 where the value does not depend on tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import reduce
 from typing import Any
@@ -40,8 +40,8 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
 class Known:
     """Integers by variable: ``values`` of scalars at all positions, and the elements of constant ``tables``."""
 
-    values: Mapping[Any, np.ndarray] = field(default_factory=dict)
-    tables: Mapping[Any, np.ndarray] = field(default_factory=dict)
+    values: dict[Any, np.ndarray] = field(default_factory=dict)
+    tables: dict[Any, np.ndarray] = field(default_factory=dict)
 
 
 class Positions:

@@ -27,7 +27,7 @@ from meshwright.errors import (
     ShapeError,
 )
 from meshwright.runtime.pjrt.buffers import execute, wait
-from meshwright.runtime.pjrt.compiler import SAFE, compile_options
+from meshwright.runtime.pjrt.compiler import SAFE, compile_options, is_shardy
 from meshwright.runtime.pjrt.platforms import cpu_client
 from meshwright.runtime.pjrt.shielded import shielded
 
@@ -325,10 +325,12 @@ class PjrtBackend:
         ids = np.arange(shape[0] * shape[1]).reshape(shape) if given is None else _numbers(given, shape)
         self._checked(ids)
         options.device_assignment = xc.DeviceAssignment.create(ids)
-        options.executable_build_options.use_spmd_partitioning = shape[1] > 1
         devices = [self._devices[i] for i in ids.flat]
         pjrt = [self._pjrt[d] for d in devices]
         module, where = _module(computation), _jax.DeviceList(tuple(pjrt))
+        build = options.executable_build_options
+        build.use_spmd_partitioning = shape[1] > 1
+        build.use_shardy_partitioner |= shape[1] > 1 and is_shardy(module)
         try:
             loaded = shielded(lambda: self._client.compile_and_load(module, where, options))
         except (RuntimeError, ValueError) as error:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxlib import _jax
 from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack
+from jaxlib.mlir import ir
 
 from meshwright.core.config import config
 from meshwright.core.late import LateModule
@@ -23,6 +24,7 @@ from meshwright.runtime.pjrt.client import client, first_local, real_devices
 from meshwright.runtime.pjrt.contexts import with_module
 from meshwright.runtime.pjrt.failures import is_xla_error
 from meshwright.runtime.pjrt.world import WORLD, ranks_of
+from meshwright.stablehlo.dialects import new_context
 
 if TYPE_CHECKING:
     from meshwright.runtime.pjrt import disk_cache
@@ -45,10 +47,24 @@ def calls_lapack(module: str | bytes) -> bool:
     return any(name in module for name in _LAPACK)
 
 
-def is_shardy(module: str | bytes) -> bool:
-    """Whether the shardings of a module, as text or bytecode, are Shardy's. GSPMD does not see those, and fails where
-    there are constraints among them."""
-    return re.search(rb"\bsdy\b", module.encode() if isinstance(module, str) else module) is not None
+#: Shardy's operations and attributes, in text, and in the frontend attributes of HLO
+_SHARDY = re.compile(r"\bsdy\.(mesh|sharding|manual)")
+#: constants with more elements are not printed
+_FEW = 16
+
+
+def is_shardy(module: Any) -> bool:
+    """Whether the shardings of a module (text, bytecode or parsed) are Shardy's. GSPMD does not see those, and fails
+    where there are constraints among them."""
+    if isinstance(module, bytes):
+        if b"sdy" not in module:
+            return False
+        try:
+            module = ir.Module.parse(module, new_context())
+        except ir.MLIRError:  # XLA raises the same error, which is reported there
+            return False
+    text = module if isinstance(module, str) else module.operation.get_asm(large_elements_limit=_FEW)
+    return _SHARDY.search(text) is not None
 
 
 @cache

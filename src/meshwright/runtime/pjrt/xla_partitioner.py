@@ -26,13 +26,7 @@ from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.with_parent import end_with_parent
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.compiler import (
-    calls_lapack,
-    compile_on,
-    compile_options,
-    is_shardy,
-    load_lapack,
-)
+from meshwright.runtime.pjrt.compiler import calls_lapack, compile_on, compile_options, is_shardy, load_lapack
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 
@@ -57,9 +51,8 @@ class XlaPartition:
     """XLA's result for a program: what a device runs as HLO, its memory, and the compile time in seconds.
 
     ``compiled`` is the optimized module, empty where CPUs have no form of one; ``text`` is the one before fusion and
-    layout assignment. ``peak_bytes`` counts
-    arguments, results that are not in memory of donated arguments, and temporaries, on CPUs; None if it was not asked
-    for.
+    layout assignment. ``peak_bytes`` counts arguments, results that are not in memory of donated arguments, and
+    temporaries, on CPUs; None if it was not asked for.
     """
 
     compiled: str
