@@ -119,6 +119,14 @@ def test_wrappers_have_the_attributes_of_their_functions(wrap):
         assert mw.jit(mw.grad(wrapped)).rate == 0.5
 
 
+def test_wrappers_do_not_have_what_other_wrappers_keep():
+    squared = mw.grad(lambda x: x**2)
+    squared.tag = "of the user"
+    kept = {name for name in vars(squared) if name.startswith("_") and not name.startswith("__")}
+    found = vars(mw.jit(squared))
+    assert found["tag"] == "of the user" and "_recipe" in kept and not (kept - {"_origin"}) & set(found)
+
+
 def test_a_pmap_on_one_device_runs_in_the_thread_of_its_caller_without_jit():
     seen = []
 

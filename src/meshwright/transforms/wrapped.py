@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from meshwright.core.identity import made_of
@@ -36,10 +36,14 @@ def found_by_name(function: Any) -> str | None:
 
 
 def takes_names_of(wrapper: Any, fun: Any) -> None:
-    """Give ``wrapper`` the name, docstring and attributes of ``fun``, apart from those that its class has."""
+    """Give ``wrapper`` the name, docstring and attributes of ``fun``, apart from those that its class has.
+
+    What an object keeps for itself, under a private name, says nothing of ``wrapper``.
+    """
     functools.update_wrapper(wrapper, fun, updated=())
+    plain = isinstance(fun, FunctionType)
     for name, value in getattr(fun, "__dict__", {}).items():
-        if not hasattr(type(wrapper), name) and name != "__wrapped__":
+        if (plain or not name.startswith("_")) and not hasattr(type(wrapper), name) and name != "__wrapped__":
             setattr(wrapper, name, value)
 
 

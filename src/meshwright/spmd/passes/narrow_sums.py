@@ -26,11 +26,15 @@ from meshwright.spmd.varying import Variance
 
 def reduce_narrow(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
     """Move reductions over devices before conversions to wider floats whose results nothing else uses."""
+    if not any(map(_is_open, jaxpr.eqns)):
+        return jaxpr
     eqns: list[JaxprEqn] = []
     makers, uses = producers_of(jaxpr), {v: len(users) for v, users in uses_of(jaxpr).items()}
     for eqn in jaxpr.eqns:
-        chain = _chain(eqn, makers, uses) if isinstance(eqn.op, (AllReduce, ReduceScatter)) else []
-        eqns += _narrowed(eqn, chain) if chain and _completes(eqn, chain[-1]) else [eqn]
+        chain = _chain(eqn, makers, uses) if _is_open(eqn) else []
+        # the value that the partitioner completes is what the last move makes, and no sum that it makes of it
+        is_moved = chain and eqn.note.made_by == chain[-1].op.name
+        eqns += _narrowed(eqn, chain) if is_moved else [eqn]
     return jaxpr.replace(eqns=eqns) if any(map(is_not, eqns, jaxpr.eqns)) else jaxpr
 
 
@@ -51,9 +55,9 @@ def _chain(eqn: JaxprEqn, makers: dict[Var, JaxprEqn], uses: dict[Var, int]) -> 
     return []
 
 
-def _completes(eqn: JaxprEqn, moved: JaxprEqn) -> bool:
-    """Whether a collective completes a sum that the partitioner has left open up to the result of ``moved``."""
-    return isinstance(eqn.note, Reason) and eqn.note.made_by == moved.op.name
+def _is_open(eqn: JaxprEqn) -> bool:
+    """Whether an equation completes a sum that the partitioner has left open."""
+    return isinstance(eqn.op, (AllReduce, ReduceScatter)) and isinstance(eqn.note, Reason)
 
 
 def _widens(eqn: JaxprEqn) -> bool:
