@@ -8,6 +8,7 @@ written here against what XLA computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,25 @@ def _dot(op: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.einsum(x.astype(wide), a, y.astype(wide), b, c).astype(dtype)
 
 
+def _ragged_dot(op: Any, x: np.ndarray, y: np.ndarray, sizes: np.ndarray, *first: np.ndarray) -> np.ndarray:
+    """The sum of products, each with all rows but those of one group replaced by zeros."""
+    (lc, rc), (lb, rb) = op.dimension_numbers
+    if op.group is not None:
+        rc, rb = ([d - (d > op.group) for d in dims] for dims in (rc, rb))
+    product = SimpleNamespace(dimension_numbers=((lc, rc), (lb, rb)), preferred_element_type=op.preferred_element_type)
+    places = np.indices(x.shape)
+    row, which = places[op.ragged], tuple(places[d] for d in op.along)
+    ends = np.cumsum(sizes, -1) + (first[0][..., None] if first else 0)
+    outs = []
+    for g in range(sizes.shape[-1]):
+        end, size = ends[..., g][which], sizes[..., g][which]
+        mine = np.where((end - size <= row) & (row < end), x, 0).astype(x.dtype)
+        outs.append(_dot(product, mine, y if op.group is None else np.take(y, g, op.group)))
+    if op.group is None:
+        return np.stack(outs)
+    return sum(outs, np.zeros(op.infer(*map(typeof, (x, y, sizes, *first))).shape, x.dtype)).astype(x.dtype)
+
+
 def _wide_sum(op: Any, x: np.ndarray) -> np.ndarray:
     return x.sum(op.axes, dtype=np.float64 if x.dtype.kind == "f" else x.dtype).astype(x.dtype)
 
@@ -100,6 +120,7 @@ NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "dynamic_slice": lambda op, x, *starts: x[_window(x.shape, op.slice_sizes, starts)],
     "dynamic_update_slice": lambda op, x, update, *starts: _update(x, update, *starts),
     "dot_general": _dot,
+    "ragged_dot_general": _ragged_dot,
     "reduce_sum": _wide_sum,
     "reduce_max": lambda op, x: x.max(op.axes) if x.size else None,
     "reduce_min": lambda op, x: x.min(op.axes) if x.size else None,

@@ -34,6 +34,10 @@ def _dot(x: Any, y: Any, *, dimension_numbers: Any, **options: Any) -> Any:
     return lax.dot_general(x, y, dimension_numbers, **options)
 
 
+def _ragged_dot(x: Any, y: Any, sizes: Any, *, ragged_dot_dimension_numbers: Any, **options: Any) -> Any:
+    return lax.ragged_dot_general(x, y, sizes, ragged_dot_dimension_numbers, **options)
+
+
 def _slice(x: Any, *, start_indices: Any, limit_indices: Any, strides: Any = None) -> Any:
     return lax.slice(x, start_indices, limit_indices, strides)
 
@@ -126,6 +130,7 @@ FUNCTIONS.update(
         "le_to": _in_total_order("LE"),
         "lt_to": _in_total_order("LT"),
         "ppermute": _permuted,
+        "ragged_dot_general": _ragged_dot,
         "reshape": _reshape,
         "rng_uniform": lambda a, b, *, shape: lax.rng_uniform(a, b, shape),
         "round": lambda x, *, rounding_method: lax.round(x, rounding_method),

@@ -1,8 +1,5 @@
 """Groups of rows of different sizes, as in mixtures of experts: products with them (``ragged_dot`` of ``jax.lax``), and
 their exchange between devices (``ragged_all_to_all``).
-
-In a product, the operand is masked to each group's rows, with groups as an additional dimension. That makes ordinary
-products, which all transformations and the partitioner support, at the cost of multiplying every row with every group.
 """
 
 from __future__ import annotations
@@ -11,29 +8,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.precision import PrecisionLike
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, RuleError
 from meshwright.ir.tracing import typeof
-from meshwright.lax.products import dot_general
 from meshwright.ops.collective.named_axis import Groups, all_gather, all_to_all
 from meshwright.ops.collective.ragged import exchanged_rows
-from meshwright.ops.elementwise.table import (
-    and_,
-    convert,
-    le,
-    lt,
-    select,
-    sub,
-    zeros_like,
-)
-from meshwright.ops.reduce.cumulative import cumsum
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.shape.rearrange import move_dim, transpose
+from meshwright.ops.products.dot import free_dims, matrix_precision
+from meshwright.ops.products.ragged import grouped_product
 
 
 @dataclass(frozen=True)
@@ -59,7 +43,8 @@ def ragged_dot(
 ) -> Any:  # fmt: skip
     """Multiply ``lhs [m, k]`` by ``rhs [g, k, n]``: the first ``group_sizes[0]`` rows by ``rhs[0]``, and so on.
 
-    ``group_sizes`` are ``g`` integers; rows after the last group give zeros.
+    ``group_sizes`` are ``g`` integers, none negative. Rows of no group give zeros. Each row is multiplied once:
+    TPUs have a kernel for it; elsewhere, and for gradients of ``rhs``, it is a loop over tiles of the groups.
 
     Raises:
       ShapeError: shapes do not fit.
@@ -119,58 +104,25 @@ def ragged_dot_general(
     if not dtypes.is_integer(typeof(group_sizes).dtype):
         raise DTypeError(f"{name}: group_sizes must be integers, got {typeof(group_sizes)}")
     (ragged,) = numbers.lhs_ragged_dimensions
-    kept = tuple(d for d in range(typeof(lhs).ndim) if d not in (*lc, *lb))
+    kept = tuple(free_dims(typeof(lhs).ndim, lc, lb))
     if (ragged in kept) != (len(numbers.rhs_group_dimensions) == 1):
         raise ArgumentError(
             f"{name}: rhs has a group dimension if the ragged dimension of lhs is one of the result, and else none; "
             f"got {numbers}"
         )
-    if ragged in lb:
-        return dot_general(lhs, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type, out_sharding=out_sharding)
-    outer = lc if ragged in lc else kept
-    groups = _in_groups(name, lhs, group_sizes, (*lb, *outer[: outer.index(ragged)]), ragged)
-    lc, lb = tuple(d + 1 for d in lc), tuple(d + 1 for d in lb)
-    if ragged in kept:
-        (group_dim,) = numbers.rhs_group_dimensions
-        if typeof(rhs).shape[group_dim] != typeof(groups).shape[0]:
-            raise ShapeError(
-                f"{name}: dimension {group_dim} of rhs {typeof(rhs)} must have an entry for each of group_sizes "
-                f"{typeof(group_sizes)}"
-            )
-        dims = (((0, *lc), (group_dim, *rc)), (lb, rb))
-        return dot_general(groups, rhs, dims, precision, preferred_element_type, out_sharding=out_sharding)
-
-    def make() -> Any:
-        out = dot_general(groups, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type)
-        return move_dim(out, len(lb), 0)
-
-    return made_as(out_sharding, make)
-
-
-def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: int) -> Any:
-    """``lhs`` once per group along a new leading dimension, with zeros outside the group.
-
-    ``sizes`` has groups as its last dimension, and may have one more dimension for each in ``outer``.
-    """
-    aval, given = typeof(lhs), typeof(sizes).shape
-    if len(given) not in (1, len(outer) + 1) or (len(given) > 1 and given[:-1] != tuple(aval.shape[d] for d in outer)):
-        text = ", ".join([*(str(aval.shape[d]) for d in outer), "g"])
-        raise ShapeError(f"{name}: group_sizes must have shape [g] or [{text}] for lhs {aval}, got shape {given}")
-    led = outer if len(given) > 1 else ()
-    last = len(given) - 1
-    sizes = convert(sizes, np.dtype(np.int32))
-    ends = cumsum(sizes, last)
-    shape = (given[-1], *aval.shape)
-    places = move_dim(sub(ends, sizes), last, 0), move_dim(ends, last, 0)
-    order = sorted(range(len(led)), key=led.__getitem__)
-    starts, stops = (
-        broadcast_in_dim(transpose(v, [0, *(i + 1 for i in order)]), shape, (0, *sorted(d + 1 for d in led)))
-        for v in places
-    )
-    row = iota(np.int32, shape, ragged + 1)
-    inside = and_(le(starts, row), lt(row, stops))
-    repeated = broadcast_in_dim(lhs, shape, range(1, len(shape)))
-    return select(inside, repeated, zeros_like(repeated))
+    avals = typeof(lhs), typeof(rhs)
+    if preferred_element_type is not None:
+        preferred_element_type = dtypes.requested(preferred_element_type, name)
+    elif avals[0].dtype != avals[1].dtype:
+        preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in avals)
+    chosen = matrix_precision(precision, avals)
+    return made_as(
+        out_sharding,
+        lambda: grouped_product(
+            lhs, rhs, group_sizes, ((lc, rc), (lb, rb)), ragged, tuple(numbers.rhs_group_dimensions), chosen,
+            preferred_element_type,
+        ),
+    )  # fmt: skip
 
 
 def ragged_all_to_all(

@@ -7,6 +7,7 @@ its accumulation type.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from meshwright.core import dtypes
@@ -16,7 +17,6 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.lowering.narrow_bits import called
 from meshwright.ops.elementwise.table import convert
-from meshwright.ops.products.dot import DotGeneral
 
 #: the algorithms that XLA's CPU compiler accepts
 _ON_CPU = ("F16_F16_F16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F32_F32_F32", "F64_F64_F64")
@@ -49,9 +49,9 @@ def _typed(eqn: JaxprEqn) -> list[JaxprEqn]:
             f"of {', '.join(_ON_CPU)}, or leave it out"
         )
 
-    def dot_general(x: Any, y: Any) -> list[Any]:
+    def dot_general(x: Any, y: Any, *groups: Any) -> list[Any]:
         x, y = (convert(v, algorithm.in_memory(a.aval.dtype, i)) for i, (v, a) in enumerate(zip((x, y), eqn.invars)))
-        product = DotGeneral(op.dimension_numbers, None, _SUMS[algorithm.accumulation]).bind(x, y)
-        return [convert(product, eqn.outvars[0].aval.dtype)]
+        plain = replace(op, precision=None, preferred_element_type=_SUMS[algorithm.accumulation])
+        return [convert(plain.bind(x, y, *groups), eqn.outvars[0].aval.dtype)]
 
     return [called(dot_general, eqn.invars, eqn.outvars, eqn.source)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.core import dtypes, source
 from meshwright.core.avals import ShapedArray
@@ -47,6 +47,9 @@ def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands:
 @dataclass(frozen=True)
 class Composite(Op):
     """Base class of ops that are defined by other ops."""
+
+    #: the expansion consists of matrix products, which have faster forms on some platforms
+    of_products: ClassVar[bool] = False
 
     def expand(self, *operands: Value) -> list[Value]:
         """The results, computed with other ops."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.ops.control.markers import Named
 from meshwright.ops.products.dot import DotGeneral
+from meshwright.ops.products.ragged import RaggedDot
 from meshwright.ops.reduce import cumulative as C
 from meshwright.ops.reduce import reductions as R
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
@@ -26,6 +27,30 @@ from meshwright.sharding.row_map import ZEROS, RowMap, Span
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+def _ragged() -> Iterator[Sample]:
+    """Products with groups: empty ones, rows of none, first rows, groups of their own for each index."""
+    rows, sums = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
+    sizes = np.int32([2, 0, 3, 1])
+    yield sample(RaggedDot(rows, 0, 0), floats(7, 3), floats(4, 3, 2), sizes, label="rows")
+    yield sample(
+        RaggedDot(rows, 0, 0), floats(7, 3), floats(4, 3, 2), np.int32([1, 0, 2, 1]), np.int32(2), label="first"
+    )
+    yield sample(
+        RaggedDot((((0,), (2,)), ((), ())), 1, 1), floats(3, 20), floats(2, 3, 3), np.int32([11, 4, 2]), label="turned"
+    )
+    batch = RaggedDot((((2,), (1,)), ((0,), (2,))), 1, 3, (0,))
+    yield sample(batch, floats(2, 6, 3), floats(2, 3, 2, 3), np.int32([[1, 0, 5], [2, 2, 1]]), label="batch")
+    free = RaggedDot((((2,), (1,)), ((), ())), 1, 0, (0,))
+    yield sample(free, floats(2, 6, 3), floats(3, 3, 2), np.int32([[1, 0, 5], [2, 2, 1]]), label="free")
+    yield sample(RaggedDot(sums, 0, None), floats(6, 3), floats(6, 2), sizes, label="sums")
+    yield sample(RaggedDot(sums, 0, None), floats(20, 3), floats(20, 2), np.int32([5, 12]), np.int32(1), label="later")
+    several = RaggedDot((((0, 2), (2, 0)), ((), ())), 2, None, (0,))
+    yield sample(several, floats(2, 3, 5), floats(5, 2, 2), np.int32([[1, 3, 0], [2, 0, 3]]), label="sums-of-several")
+    yield sample(RaggedDot(rows, 0, 0, (), None, I32), ints(5, 2), ints(3, 2, 2), np.int32([1, 2, 1]), label="ints")
+    yield sample(RaggedDot(rows, 0, 0), floats(0, 3), floats(2, 3, 2), np.int32([0, 0]), label="no-rows")
+    yield sample(RaggedDot(rows, 0, 0), floats(4, 3), floats(0, 3, 2), np.zeros(0, np.int32), label="no-groups")
 
 
 def _shapes() -> Iterator[Sample]:
@@ -173,4 +198,4 @@ def _sorts() -> Iterator[Sample]:
 
 def structural_samples() -> list[Sample]:
     """All of them."""
-    return [*_shapes(), *_broadcasts(), *_slices(), *_reductions(), *_products(), *_sorts()]
+    return [*_shapes(), *_broadcasts(), *_slices(), *_reductions(), *_products(), *_ragged(), *_sorts()]

@@ -38,7 +38,8 @@ Dims = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
 
 
-def _free(ndim: int, *used: Sequence[int]) -> list[int]:
+def free_dims(ndim: int, *used: Sequence[int]) -> list[int]:
+    """The dimensions of an operand that are in none of these, in order."""
     taken = {d for dims in used for d in dims}
     return [d for d in range(ndim) if d not in taken]
 
@@ -77,8 +78,8 @@ class DotGeneral(Bilinear):
             check_operands(self.precision, lhs, rhs)
         shape = (
             *(lhs.shape[d] for d in lb),
-            *(lhs.shape[d] for d in _free(lhs.ndim, lc, lb)),
-            *(rhs.shape[d] for d in _free(rhs.ndim, rc, rb)),
+            *(lhs.shape[d] for d in free_dims(lhs.ndim, lc, lb)),
+            *(rhs.shape[d] for d in free_dims(rhs.ndim, rc, rb)),
         )
         preferred, is_complex = self.preferred_element_type, dtypes.is_complex
         if preferred is not None and (is_complex(lhs.dtype) or is_complex(rhs.dtype)) and not is_complex(preferred):
@@ -99,9 +100,9 @@ class DotGeneral(Bilinear):
         ct_free_first: bool,
     ) -> Any:  # fmt: skip
         (mc, mb), (oc, ob) = my_dims, other_dims
-        my_free = _free(mine.ndim, mc, mb)
+        my_free = free_dims(mine.ndim, mc, mb)
         other_ndim = typeof(other).ndim
-        other_free = _free(other_ndim, oc, ob)
+        other_free = free_dims(other_ndim, oc, ob)
         nb, nm, no = len(mb), len(my_free), len(other_free)
         start = nb + nm if ct_free_first else nb
         ct_contract = tuple(range(start, start + no))
@@ -131,11 +132,11 @@ class DotGeneral(Bilinear):
         new = DotGeneral(((lc, rc), (lb, rb)), self.precision, self.preferred_element_type)
         z = new.bind(x, y)
         if dx is not None:
-            out = len(lb) + _free(typeof(x).ndim, lc, lb).index(dx)
+            out = len(lb) + free_dims(typeof(x).ndim, lc, lb).index(dx)
             beside = next((i for i, d in enumerate(lb) if d == dx + 1), None)
         else:
-            lhs_free = len(_free(typeof(x).ndim, lc, lb))
-            out = len(lb) + lhs_free + _free(typeof(y).ndim, rc, rb).index(dy)  # type: ignore[arg-type]
+            lhs_free = len(free_dims(typeof(x).ndim, lc, lb))
+            out = len(lb) + lhs_free + free_dims(typeof(y).ndim, rc, rb).index(dy)  # type: ignore[arg-type]
             beside = next((i for i, d in enumerate(rb) if d == dy + 1), None)  # type: ignore[operator]
         if beside is not None:
             z, out = move_dim(z, out, beside), beside
@@ -156,8 +157,8 @@ class DotGeneral(Bilinear):
             kinds[f"k{i}"] = REDUCTION
         out = [
             *(left[d] for d in lb),
-            *(left[d] for d in _free(lhs.ndim, lc, lb)),
-            *(right[d] for d in _free(rhs.ndim, rc, rb)),
+            *(left[d] for d in free_dims(lhs.ndim, lc, lb)),
+            *(right[d] for d in free_dims(rhs.ndim, rc, rb)),
         ]
         return make_rule([left, right], [out], sizes, kinds)
 
@@ -211,7 +212,7 @@ def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
     return PRECISIONS[words[0]], PRECISIONS[words[1]]
 
 
-def _matrix_precision(precision: PrecisionLike, operands: Sequence[ShapedArray]) -> str | Algorithm | None:
+def matrix_precision(precision: PrecisionLike, operands: Sequence[ShapedArray]) -> str | Algorithm | None:
     """The precision or algorithm of a matrix product, from a user's argument; a configured algorithm applies only to
     floats."""
     algorithm = as_algorithm(config.default_matmul_precision if precision is None else precision)
@@ -248,7 +249,7 @@ def dot_general(
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
     elif typeof(lhs).dtype != typeof(rhs).dtype:
         preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))
-    return DotGeneral(numbers, _matrix_precision(precision, (typeof(lhs), typeof(rhs))), preferred_element_type).bind(
+    return DotGeneral(numbers, matrix_precision(precision, (typeof(lhs), typeof(rhs))), preferred_element_type).bind(
         lhs, rhs
     )
 
