@@ -17,6 +17,7 @@ from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.lanes import fill_lanes
+from meshwright.lowering.loop_tests import keep_counts
 from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
 from meshwright.lowering.masks import broadcast_positions
 from meshwright.lowering.narrow import without_narrow_types
@@ -43,6 +44,11 @@ ORDERED = Pass("ordered callbacks", order_callbacks, "A token is threaded throug
 NOT_EMPTY = Pass("empty results", without_empty, "Equations with empty results become constants.")
 DIVISORS = Pass(
     "divisors", keep_divisors, "Integer divisors of 0 become 1, since XLA may divide while constant folding."
+)
+LOOP_TESTS = Pass(
+    "tests of loops",
+    keep_counts,
+    "Tests of loops that do not count in ones are two comparisons, as XLA counts one wrongly.",
 )
 POWERS = Pass(
     "powers", keep_powers, "Powers are guarded by selects, so that XLA does not simplify them with log and exp."
@@ -82,6 +88,7 @@ LOWERING = (
     NOT_EMPTY,
     DIVISORS,
     STARTS,
+    LOOP_TESTS,
     POWERS,
     MASKS,
     LANES,
