@@ -327,6 +327,10 @@ class MutationWarning(MeshwrightWarning):
     """An imported program writes to its arguments or parameters, which a pure function cannot do."""
 
 
+class ValueCheckWarning(MeshwrightWarning):
+    """An imported program raises errors that depend on values, and the function made of it does not."""
+
+
 class PlanWarning(MeshwrightWarning):
     """A plan of shardings has entries that match no parameter."""
 

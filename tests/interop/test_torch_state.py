@@ -201,3 +201,29 @@ def test_classes_that_torch_knows_come_out_by_name_and_go_in_again(refuses):
     assert out.count == 2
     with refuses(errors.ArgumentError, "of another structure"):
         model({}, x, mw.interop.torch.Outputs(rows=rows))
+
+
+def test_numpy_arrays_of_what_is_the_same_in_every_call():
+    """Schedulers of diffusers interpolate their noise levels by NumPy."""
+
+    class Schedule(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.linspace(1.0, 0.1, 5))
+            self.levels = torch.linspace(0.1, 2.0, 5)
+
+        def forward(self, x):
+            levels = (((1 - self.kept) / self.kept) ** 0.5).numpy() + self.levels.numpy()
+            some = np.interp(np.linspace(0, 4, 3), np.arange(5), levels)
+            return x * torch.from_numpy(some).float() + float(self.kept.cpu().numpy().sum())
+
+    module, x = Schedule(), torch.randn(3)
+    model = mw.from_torch(module, (x,))
+    assert not model.buffers
+    np.testing.assert_allclose(model({}, x.numpy()), module(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("read", (lambda s, x: np.asarray(x).sum(), lambda s, x: s.scale.numpy().fill(2.0)))
+def test_numpy_arrays_of_arguments_and_writes_to_them_are_refused(read):
+    with pytest.raises(errors.ImportProgramError, match=r"test_torch_state.py:\d+"):
+        mw.from_torch(Stateful(lambda s, x: x * (read(s, x) or 1.0)), (torch.ones(3),))

@@ -25,6 +25,7 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.guarded import checks_told
 from meshwright.interop.torch.held import (
     assignments,
     refuse_state,
@@ -78,7 +79,8 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             cast_as_recorded(part)
     look_into_caches(module)
     assigned: list[str] = []
-    with EXPORTING, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
+    told = checks_told(type(module).__name__)
+    with EXPORTING, told, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
             exported = _exported(module, args, kwargs, dynamic, assigned)
@@ -174,8 +176,19 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     what = "cannot be exported"
     if any(word in type(error).__name__ + text for word in ("DataDependent", "data-dependent", "unbacked")):
         what = "has shapes or control flow that depend on values"
+        text += _remedy_of_values(module)
     return ImportProgramError(
         f"from_torch: {name} {what}, at {user_line(error, module)}: {type(error).__name__}: {text}{_remedy(error)}"
+    )
+
+
+def _remedy_of_values(module: torch.nn.Module) -> str:
+    """What to do where the control flow of a module, or the shape of a result, depends on values."""
+    configs = [getattr(part, "config", None) for part in module.modules()]
+    by_expert = any(getattr(c, "_experts_implementation", None) == "eager" for c in configs)  # of transformers
+    return "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask" + (
+        ". These experts run one by one, each on the tokens that chose it; all of them run at once after "
+        'model.set_experts_implementation("batched_mm")' * by_expert
     )
 
 

@@ -72,7 +72,7 @@ class Overridden(TorchFunctionMode):
         slots = (
             (name, t, get_proxy_slot(d[n], tracer, None)) for name, d, n, t in self._buffers if d.get(n) is not None
         )
-        return {slot.proxy.node: (name, t) for name, t, slot in slots if slot is not None}
+        return {_before_casts(slot.proxy.node): (name, t) for name, t, slot in slots if slot is not None}
 
     def _is_held(self, given: Any) -> bool:
         """Whether one of the module's own tensors is among what a call is given."""
@@ -151,6 +151,13 @@ def known(tensor: torch.Tensor) -> torch.Tensor | None:
     if value is not None and buffers:
         _ENTERED[-1].fixed.update(name for node, (name, _) in buffers.items() if node in nodes)
     return value
+
+
+def _before_casts(node: fx.Node) -> fx.Node:
+    """What a tensor was recorded as before calls that returned the tensor itself (``x.cpu()``)."""
+    while getattr(node.target, "overloadpacket", None) is torch.ops.aten.to:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _origins(node: fx.Node) -> list[fx.Node]:

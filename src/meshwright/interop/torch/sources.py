@@ -22,6 +22,11 @@ def is_library(file: str) -> bool:
     return file.startswith(_TORCH)
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is of this package."""
+    return file.startswith(_HERE)
+
+
 def location(node: Any) -> SourceLocation:
     """The innermost line outside of torch; the name stack is the path of the module that ran."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")

@@ -11,6 +11,7 @@ import torch
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
+from meshwright.interop.torch.guarded import answer_that_raises_nothing
 from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
 
 
@@ -29,12 +30,15 @@ def values_not_asked_for() -> Iterator[None]:
 
 
 def _number(read: Callable[[torch.Tensor], Any]) -> None:
+    asks = read is torch.Tensor.__bool__
+
     @overrides(read)
     def number(self: torch.Tensor) -> Any:
         """The number that a tensor holds, if it is the same in every call."""
         value = known(self) if self.numel() == 1 else None
         if value is None:
-            return read(self)
+            answer = answer_that_raises_nothing() if asks and self.numel() == 1 else None
+            return read(self) if answer is None else answer
         with unrecorded():
             return read(value)
 
@@ -43,6 +47,23 @@ for _read in (
     torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
 ):  # fmt: skip
     _number(_read)
+
+
+def _array(read: Callable[..., Any]) -> None:
+    @overrides(read)
+    def array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """NumPy's array of a tensor, if its values are the same in every call: a copy, which nothing writes to."""
+        value = known(self)
+        if value is None:
+            return read(self, *args, **kwargs)
+        with unrecorded():
+            copied = read(value.clone(), *args, **kwargs)
+        copied.flags.writeable = False
+        return copied
+
+
+for _read in torch.Tensor.numpy, torch.Tensor.__array__:
+    _array(_read)
 
 
 # --- numbers given as tensors ---------------------------------------------------------------------------------

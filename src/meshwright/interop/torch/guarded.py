@@ -1,0 +1,146 @@
+"""Checks of values in a forward (``assert (x > 0).all()``, ``if labels.max() >= n: raise ...``) while it is exported.
+
+A program has no values to stop at. Where the branch that a value decides about does nothing but raise, the export goes
+the other way, and the user is told that the check is left out. Whether it does is read from the code of the function
+that asks for the value.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FrameType
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from meshwright.core.source import warn
+from meshwright.errors import ValueCheckWarning
+from meshwright.interop.torch.sources import is_library, is_ours
+
+#: the lines of checks that the export that runs has left out
+_LEFT_OUT: list[dict[str, None]] = []
+
+
+@contextmanager
+def checks_told(name: str) -> Iterator[None]:
+    """Within, checks are left out, of which the user is warned at the end."""
+    asked = torch.SymBool.__bool__
+
+    def answered(self: torch.SymBool) -> bool:
+        try:
+            return asked(self)
+        except GuardOnDataDependentSymNode:
+            answer = answer_that_raises_nothing()
+            if answer is None:
+                raise
+            return answer
+
+    _LEFT_OUT.append({})
+    torch.SymBool.__bool__ = answered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.SymBool.__bool__ = asked  # type: ignore[method-assign]
+        lines = list(_LEFT_OUT.pop())
+        raising = sys.exc_info()[0] is not None
+    if lines and not raising:
+        more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
+        warn(
+            f"from_torch: {name} raises errors that depend on values, at {', '.join(lines[:5])}{more}; the function "
+            "made of it does not check them: check what it is given before the call",
+            ValueCheckWarning,
+        )
+
+
+def answer_that_raises_nothing() -> bool | None:
+    """What a tensor that Python asks whether it is true has to say for nothing to be raised; None if neither answer
+    leads to an error, or both do."""
+    frame = _asking()
+    if frame is None or not _LEFT_OUT:
+        return None
+    answer = _answer(frame.f_code, frame.f_lasti)
+    if answer is None or _is_caught(frame):
+        return None
+    code = frame.f_code
+    _LEFT_OUT[-1][f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"] = None
+    return answer
+
+
+def _asking() -> FrameType | None:
+    """The innermost frame that is neither ours nor torch's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (is_ours(frame.f_code.co_filename) or is_library(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return frame
+
+
+# --- what code does -----------------------------------------------------------------------------------------
+@lru_cache(64)
+def _instructions(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
+    """The instructions of a function, and their numbers by their places."""
+    instructions = list(dis.get_instructions(code))
+    return instructions, {instruction.offset: n for n, instruction in enumerate(instructions)}
+
+
+def _answer(code: CodeType, place: int) -> bool | None:
+    instructions, numbers = _instructions(code)
+    number = numbers.get(place)
+    if number is None:
+        return None
+    if instructions[number].opname == "TO_BOOL":
+        number += 1
+    jump = instructions[number]
+    if "JUMP" not in jump.opname or not jump.opname.endswith(("IF_TRUE", "IF_FALSE")):
+        return None
+    by_jump, by_going_on = (_only_raises(code, n) for n in (numbers[jump.argval], number + 1))
+    if by_jump == by_going_on:
+        return None
+    return jump.opname.endswith("IF_TRUE") != by_jump
+
+
+def _only_raises(code: CodeType, number: int, seen: Sequence[int] = ()) -> bool:
+    """Whether all ways on from an instruction end in an error."""
+    instructions, numbers = _instructions(code)
+    while number < len(instructions) and number not in seen:
+        instruction = instructions[number]
+        seen = (*seen, number)
+        if instruction.opname == "RAISE_VARARGS":
+            return True
+        if instruction.opname.startswith(("RETURN", "YIELD", "RERAISE", "FOR_ITER", "SEND")):
+            return False
+        if "JUMP" in instruction.opname:
+            target = numbers[instruction.argval]
+            if "IF" in instruction.opname and not _only_raises(code, target, seen):
+                return False
+            number = number + 1 if "IF" in instruction.opname else target
+        else:
+            number += 1
+    return False
+
+
+def _is_caught(frame: FrameType | None) -> bool:
+    """Whether an error that is raised in a frame is handled there, or by the calls that led to it."""
+    while frame is not None and not is_ours(frame.f_code.co_filename):
+        if not is_library(frame.f_code.co_filename) and _handles(frame.f_code, frame.f_lasti):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _handles(code: CodeType, place: int) -> bool:
+    """Whether errors at a place in a function are caught there (``except``, not ``with`` or ``finally``)."""
+    instructions, numbers = _instructions(code)
+    for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
+        if not entry.start <= place < entry.end:
+            continue
+        for instruction in instructions[numbers[entry.target] :]:
+            if instruction.opname in ("CHECK_EXC_MATCH", "POP_EXCEPT"):
+                return True
+            if instruction.opname in ("RERAISE", "WITH_EXCEPT_START"):
+                break
+    return False

@@ -1,0 +1,126 @@
+"""Checks of values in a forward are left out with a warning; branches that do anything else are refused."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+import meshwright as mw  # noqa: E402
+from meshwright import errors  # noqa: E402
+
+
+class Checked(torch.nn.Module):
+    def __init__(self, check):
+        super().__init__()
+        self.check = check
+
+    def forward(self, x, n):
+        self.check(x, n)
+        return 2 * x + n
+
+
+def asserted(x, n):
+    assert (x > 0).all(), f"found {x.min()}"
+
+
+def raised(x, n):
+    if n is not None and n.max() >= 10:
+        many = "many" if x.ndim else "one"
+        raise ValueError(many)
+
+
+def one_or_the_other(x, n):
+    if (x < 0).any() or not (n < 10).all():
+        raise ValueError
+
+
+def without_gradients(x, n):
+    with torch.no_grad():
+        assert torch.isfinite(x).all()
+
+
+def in_a_loop(x, n):
+    for k in range(3):
+        try:
+            if not torch.all(x < 100 * k + 100):
+                raise RuntimeError(k)
+        finally:
+            x = x + 1
+
+
+def numbers(x, n):
+    assert x.max().item() < 100
+    if n.max().item() > 10:
+        raise ValueError
+
+
+@pytest.mark.parametrize("check", (asserted, raised, one_or_the_other, without_gradients, in_a_loop, numbers))
+def test_checks_that_only_raise_are_left_out(check):
+    module, x, n = Checked(check), torch.rand(4) + 1, torch.arange(4)
+    with pytest.warns(
+        errors.ValueCheckWarning, match=rf"Checked raises .* test_torch_guarded.py:\d+ \({check.__name__}\)"
+    ):
+        model = mw.from_torch(module, (x, n))
+    np.testing.assert_array_equal(model({}, x.numpy(), n.numpy()), module(x, n))
+    assert {node.target for node in model.program.graph.nodes if node.op == "call_function"} == {
+        torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor
+    }  # fmt: skip
+
+
+def caught(x, n):
+    try:
+        asserted(x, n)
+    except AssertionError:
+        x.mul_(2)
+
+
+def corrected(x, n):
+    if x.max() > 3:
+        x.mul_(2)
+
+
+def returned(x, n):
+    if x.max() > 3:
+        return x
+    raise NotImplementedError if x.min() > 2 else ValueError
+
+
+@pytest.mark.parametrize("check", (caught, corrected))
+def test_branches_that_compute_are_refused(check):
+    with pytest.raises(errors.ImportProgramError, match=r"test_torch_guarded.py:\d+ \((?s:.*)torch\.where"):
+        mw.from_torch(Checked(check), (torch.ones(4), torch.arange(4)))
+
+
+def test_answers_are_those_that_raise_nothing():
+    with pytest.warns(errors.ValueCheckWarning, match=r"\(returned\)"):
+        model = mw.from_torch(Checked(returned), (torch.ones(4), torch.arange(4)))
+    np.testing.assert_array_equal(model({}, np.ones(4, np.float32), np.arange(4)), 2 + np.arange(4))
+
+
+def test_checks_of_known_values_are_made():
+    class Known(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("limit", torch.tensor(3))
+
+        def forward(self, x):
+            assert self.limit > 4, "the limit is low"
+            return x
+
+    with pytest.raises(errors.ImportProgramError, match="the limit is low"):
+        mw.from_torch(Known(), (torch.ones(2),))
+
+
+def test_experts_one_by_one_say_what_to_choose():
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config = type("Config", (), {"_experts_implementation": "eager"})()
+
+        def forward(self, x, chosen):
+            for k in chosen.unique():
+                x = x + k
+            return x
+
+    with pytest.raises(errors.ImportProgramError, match=r'set_experts_implementation\("batched_mm"\)'):
+        mw.from_torch(Experts(), (torch.ones(2), torch.arange(2)))
