@@ -158,5 +158,5 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> d
             "run_seconds": time_of(device.jaxpr, on).seconds,
         }
         if platform_of(on) != "cpu":
-            found["memory_bytes"] = predict(device, on, program.program.donated).peak_bytes
+            found["memory_bytes"] = predict(device, on, bound.donated).peak_bytes
         return found
