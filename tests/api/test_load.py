@@ -209,6 +209,20 @@ def test_shardy():
     assert again.partition(AbstractMesh((4, 2), ("data", "model"))).bytes_sent == part.bytes_sent
 
 
+def test_binding_does_not_make_the_program_for_one_device(monkeypatch):
+    """For that, regions of per-device code are partitioned: as much work as partitioning the program itself."""
+    mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    step = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P()))
+    lowered = step.trace(jax.ShapeDtypeStruct((8,), np.float32)).lower(lowering_platforms=("cpu",))
+    program = mw.load(lowered.as_text().encode())
+    with monkeypatch.context() as patch:
+        patch.setattr("meshwright.api.load.without_regions", None)
+        part = program.partition()
+        assert [str(a) for a in (*program.in_avals, *program.out_avals)] == ["f32[8]", "f32[2]"]
+    assert part.bytes_sent == 2 * 2 * 4 * 3 // 4
+    np.testing.assert_array_equal(program(mw.numpy.arange(8.0)), [12, 16])
+
+
 def test_unspecified_dimensions_are_left_to_the_partitioner():
     rows = 'mhlo.sharding = "{devices=[4,1,2]<=[8] last_tile_dim_replicate}"'
     open_columns = f'backend_config = "unspecified_dims=[1]", {rows}'

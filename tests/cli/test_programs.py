@@ -218,6 +218,28 @@ def test_products_that_cpus_have_no_kernel_for_are_no_obstacle():
         assert all(f.bytes_sent > 0 and f.redundancy == pytest.approx(1) and not f.note for f in figures)
 
 
+def test_xla_may_count_in_64_bits():
+    """Which random bits are a device's own, XLA's partition computes in 64 bits, in the loops that draw them, too."""
+    jax = pytest.importorskip("jax")
+    devices = jax.sharding.AbstractMesh((4, 2), ("x", "y"))
+    rows = jax.NamedSharding(devices, jax.P("x", None, "y"))
+
+    def drawn(x, keys):
+        def step(x, key):
+            return jax.lax.scan(lambda x, key: (x * jax.random.uniform(key, x.shape), None), x, key)
+
+        return jax.lax.scan(step, x, keys)[0]
+
+    keys = jax.ShapeDtypeStruct((5, 3, 2), "uint32")
+    step = jax.jit(drawn).trace(jax.ShapeDtypeStruct((8, 4, 16), "float32", sharding=rows), keys)
+    source = step.lower(lowering_platforms=("cpu",)).as_text().encode()
+    program = mw.load(source)
+    mesh = mw.AbstractMesh((4, 2), ("x", "y"), machine="v5p:2x2x2")
+    ours, theirs = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
+    assert (theirs.bytes_sent, theirs.note) == (ours.bytes_sent, "")
+    assert theirs.memory_bytes == pytest.approx(ours.memory_bytes, rel=0.1)
+
+
 def test_what_cannot_be_read_has_the_figures_that_xla_states(monkeypatch):
     """On the machine that the mesh names, too."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.api.binding import partitioned_elsewhere
 from meshwright.api.load import ImportedProgram, load
+from meshwright.core.dtypes import wide_types
 from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshwrightError
@@ -147,14 +148,15 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> d
     bound = program.bound(mesh)
     assert bound.mesh is not None
     on = bound.mesh.abstract_mesh
-    parsed = parse_program(text, f"{program.name} as XLA has it", per_device=True)
-    device = with_reduce_scatters(partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name), on)
-    whole = without_constraints(bound.jaxpr)
-    found: dict[str, Any] = {
-        "kinds": by_kind((c.kind, c.bytes_sent) for c in collectives(device.jaxpr, on)),
-        "redundancy": work_of(device.jaxpr, whole.jaxpr, on).redundancy,
-        "run_seconds": time_of(device.jaxpr, on).seconds,
-    }
-    if platform_of(on) != "cpu":
-        found["memory_bytes"] = predict(device, on, program.program.donated).peak_bytes
-    return found
+    with wide_types():  # it may count in 64 bits where the program does not: the places of a device's random bits
+        parsed = parse_program(text, f"{program.name} as XLA has it", per_device=True)
+        device = with_reduce_scatters(partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name), on)
+        whole = without_constraints(bound.jaxpr)
+        found: dict[str, Any] = {
+            "kinds": by_kind((c.kind, c.bytes_sent) for c in collectives(device.jaxpr, on)),
+            "redundancy": work_of(device.jaxpr, whole.jaxpr, on).redundancy,
+            "run_seconds": time_of(device.jaxpr, on).seconds,
+        }
+        if platform_of(on) != "cpu":
+            found["memory_bytes"] = predict(device, on, bound.donated).peak_bytes
+        return found

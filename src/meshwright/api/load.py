@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -204,12 +204,26 @@ class ImportedProgram(Stage):
     @cached_property
     def program(self) -> Program:  # type: ignore[override]
         """The program for one device."""
+        with self._precision():
+            plain = self._plain
+        return self._program(plain)
+
+    def _program(self, jaxpr: ClosedJaxpr) -> Program:
         arguments = tuple(replace(a, sharding=None) for a in self.parameters)
         count = len(self.jaxpr.out_avals)
         out_tree = pytree.structure(0 if count == 1 else (0,) * count)
-        with wide_types() if self.is_wide else nullcontext():
-            plain = self._plain
-        return Program(self.name, plain, arguments, (None,) * count, None, out_tree, is_wide=self.is_wide)
+        return Program(self.name, jaxpr, arguments, (None,) * count, None, out_tree, is_wide=self.is_wide)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return wide_types() if self.is_wide else nullcontext()
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
 
     @cached_property
     def _compiled(self) -> Compiled:
@@ -292,9 +306,9 @@ class ImportedProgram(Stage):
             for side in zip(self._shardings_on(chosen), ends)
         )
         arguments = tuple(replace(a, sharding=s) for a, s in zip(self.parameters, ins))
-        with self.program.precision():
+        with self._precision():
             jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
-        return replace(self.program, jaxpr=jaxpr, arguments=arguments, out_shardings=tuple(outs), place=chosen)
+        return replace(self._program(jaxpr), arguments=arguments, out_shardings=tuple(outs), place=chosen)
 
     def trace(self) -> Traced:
         """The program for one device, as a jaxpr; partitioning it later uses the shardings in the program."""

@@ -22,6 +22,7 @@ from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
 from meshwright.lowering.masks import broadcast_positions
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
+from meshwright.lowering.one_by_one import one_by_one
 from meshwright.lowering.ordering import order_callbacks
 from meshwright.lowering.overlapping import keep_what_is_read
 from meshwright.lowering.powers import keep_powers
@@ -68,6 +69,7 @@ NARROW = Pass(
 OVERLAPPING = Pass(
     "overlapping updates", keep_what_is_read, "On CPUs, in-place updates that read their own buffer become selects."
 )
+ONE_BY_ONE = Pass("one by one", one_by_one, "On CPUs, batches of matrices are decomposed one after the other.")
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
 MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are computed at the rank of what they mask.")
 LANES = Pass("lanes", fill_lanes, "On TPUs, all-to-alls of narrow rows send rows that fill the lanes.")
@@ -75,7 +77,7 @@ TABLES = Pass("tables", compute_entries, "On TPUs, entries of small tables that 
 #: the passes that write a program in the form for which the compiler of a platform generates faster code
 FAST_FORMS = {"cuda": (MASKS,), "tpu": (LANES, TABLES)}
 #: the passes for one platform only
-ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING), "cpu") | {
+ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING, ONE_BY_ONE), "cpu") | {
     step: platform for platform, steps in FAST_FORMS.items() for step in steps
 }
 #: the passes before StableHLO is emitted
@@ -98,6 +100,7 @@ LOWERING = (
     NARROW,
     OVERLAPPING,
     NOT_NUMBERS,
+    ONE_BY_ONE,
 )
 
 #: a single device without a mesh

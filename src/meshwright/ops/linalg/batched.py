@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from meshwright.sharding.rule import ShardingRule, make_rule
 @dataclass(frozen=True)
 class Batched(Op):
     """Base class. :meth:`core_ranks` is the number of core dimensions of each operand."""
+
+    #: whether LAPACK solves the problems on CPUs; its kernels share them out among threads
+    by_lapack: ClassVar[bool] = False
 
     def core_ranks(self) -> tuple[int, ...]:
         """The rank of the core of each operand; by default one matrix."""
@@ -100,6 +103,8 @@ class Batched(Op):
 class Factorization(Batched):
     """Base class of ops whose algorithm may fail, or not terminate, on garbage: problems in padding are replaced by the
     factorization of an identity matrix."""
+
+    by_lapack: ClassVar[bool] = True
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         return self.bind(*(self._masked(ctx, i, x) for i, x in enumerate(operands)))

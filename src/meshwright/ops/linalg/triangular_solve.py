@@ -39,6 +39,7 @@ class TriangularSolve(Batched):
     transpose_a: str = PLAIN
     unit_diagonal: bool = False
     name: ClassVar[str] = "triangular_solve"
+    by_lapack: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((1,),)
 
     def core_ranks(self) -> tuple[int, ...]:
