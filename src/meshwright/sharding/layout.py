@@ -124,6 +124,12 @@ class Layout:
         dims = (*self.dims[:dim], tuple(atoms), *self.dims[dim + 1 :])
         return Layout(dims, self.partial, self.reduction)
 
+    def without(self, atoms: Sequence[str]) -> Layout:
+        """The same layout with no dimension split by any of these atoms; the same object if none is."""
+        if not set(atoms) & set(self.split_axes):
+            return self
+        return Layout(tuple(tuple(a for a in d if a not in atoms) for d in self.dims), self.partial, self.reduction)
+
     def with_partial(self, atoms: Sequence[str], reduction: str, mesh: AbstractMesh | None = None) -> Layout:
         """The same tiles, partial over ``atoms``, which are sorted in mesh order if ``mesh`` is given."""
         if not atoms:

@@ -46,7 +46,7 @@ class RaggedDot(Composite):
     The operands are ``lhs``, ``rhs``, the sizes ``[*along, groups]``, and optionally the first row of the first group
     ``[*along]`` (0 if not given). Rows that differ in the indices of the dimensions ``along`` of ``lhs`` are grouped
     differently. ``among`` is the number of groups that have rows, if these are only some of them: such a product takes
-    that part of the arithmetic.
+    that part of the arithmetic. ``over`` are the mesh axes whose devices have the others.
     """
 
     dimension_numbers: DotDimensionNumbers
@@ -56,10 +56,11 @@ class RaggedDot(Composite):
     precision: str | Algorithm | None = None
     preferred_element_type: np.dtype | None = None
     among: int | None = None
+    over: tuple[str, ...] = ()
     name: ClassVar[str] = "ragged_dot_general"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
     constant_in: ClassVar[frozenset[int]] = frozenset((2, 3))
-    hidden_params: ClassVar[tuple[str, ...]] = ("precision", "among")
+    hidden_params: ClassVar[tuple[str, ...]] = ("precision", "among", "over")
     of_products: ClassVar[bool] = True
 
     # --- dimensions -----------------------------------------------------------------------------------------
@@ -73,6 +74,17 @@ class RaggedDot(Composite):
         return [*lb, *free_dims(lhs_ndim, lc, lb)], free_dims(
             rhs_ndim, rc, rb, () if self.group is None else (self.group,)
         )
+
+    def row_in_result(self, lhs_ndim: int) -> int | None:
+        """The dimension of the result that consists of the groups' rows; None if they are summed."""
+        return None if self._sums_groups else self._in_result(lhs_ndim, 0)[0].index(self.ragged)
+
+    def rows_of(self, operand: int) -> int | None:
+        """The dimension of lhs (0) or rhs (1) that consists of the groups' rows; None if there is none."""
+        (lc, rc), _ = self.dimension_numbers
+        if operand == 0:
+            return self.ragged
+        return rc[lc.index(self.ragged)] if operand == 1 and self._sums_groups else None
 
     def infer(self, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *first: ShapedArray) -> ShapedArray:
         (lc, rc), (lb, rb) = self.dimension_numbers
@@ -228,7 +240,7 @@ class RaggedDot(Composite):
             starts, ends = (clamp(np.int32(0), sub(v, before), np.int32(length)) for v in (starts, ends))
         op = self
         if of_groups:
-            op = dataclasses.replace(self, among=self.among or total)
+            op = dataclasses.replace(self, among=self.among or total, over=tuple(ctx.mesh.coalesce(of_groups)))
             tiles = ctx.mesh.sizes(of_groups)
             held = -(-total // tiles)
             # What pads the last tile are empty groups after the last one.

@@ -145,6 +145,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         in_layouts.append(layout)
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
+    own = () if q.own is None else assignment[q.own]
     out_layouts = []
     results = zip(q.results, rule.results, q.targets, q.summands, q.reduced_with)
     for aval, factors, required, shared, together in results:
@@ -152,8 +153,8 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         partial = reduced if kept.joins else reduced + kept.axes
         if partial:
             layout = layout.with_partial(partial, combined, mesh)
-        target = layout.drop_partial() if required is None else required
-        free = bool(partial) and set(partial) <= set(together)
+        target = layout.drop_partial() if required is None else required.without(own)
+        free = bool(partial) and set(partial) <= {*together, *own}
         start = layout.drop_partial() if free else layout
         price = cost_of(aval.shape, aval.dtype.itemsize, start, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
@@ -234,6 +235,8 @@ def _bring(
         return 0, 0.0
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):
+        if version.partial and set(version.partial) <= set(operand.own) and not layout.axes_used & set(operand.own):
+            version = version.drop_partial()
         cost: float = cost_of(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
         if cost:
             cost += prices(mesh).latency

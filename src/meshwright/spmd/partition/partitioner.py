@@ -24,6 +24,7 @@ from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.masked import masked_groups
+from meshwright.spmd.own_rows import ReadByOwn
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.control import partition_control
 from meshwright.spmd.partition.layout_passes import layout_passes
@@ -94,6 +95,7 @@ class Partitioner:
         kept = [(a, lo.repeats) for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)]
         # A sum that the region uses itself is reduced in each run of it.
         repeats = {a: count for a, count in kept if self.uses[a] == 1}
+        self.own = ReadByOwn(jaxpr.jaxpr)
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
         for atom, wanted in zip(outs, out_layouts):
             if isinstance(wanted, Layout) and isinstance(atom, Var) and wanted.partial:
@@ -194,6 +196,7 @@ class Partitioner:
         results = self.local.localized(eqn, op, context, operands)
         for var, layout in zip(eqn.outvars, choice.out_layouts):
             self.summands.computed(var, layout.partial)
+        self.own.computed(eqn, choice.in_layouts)
         self.local.set_results(eqn, choice.out_layouts, results)
 
     def cheapest_form(
@@ -216,18 +219,20 @@ class Partitioner:
     def choose(self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[PartitionedValue]) -> Choice:
         avals = tuple(v.aval for v in values)
         numbers = [v.number for v in values]
+        passing = self.own.passes(eqn)
         question = Question(
             rule,
             tuple(self.operand(eqn, n, value, number) for n, (value, number) in enumerate(zip(values, numbers))),
             results=tuple(v.aval for v in eqn.outvars),
-            targets=tuple(map(self.propagation.target, eqn.outvars)),
+            targets=tuple(t and t.without(passing) for t in map(self.propagation.target, eqn.outvars)),
             summands=tuple(map(self.summands.of, eqn.outvars)),
-            reduced_with=tuple(map(self.summands.reduced_with, eqn.outvars)),
+            reduced_with=tuple((*self.summands.reduced_with(v), *passing) for v in eqn.outvars),
             linear_in=op.linear_groups(*avals),
             masked_in=masked_groups(op, avals, numbers),
             adds=op is add or op is sub,
             moves_only=op.moves_only,
             mesh=self.mesh,
+            own=self.own.factor(eqn, rule),
         ).under(self.propagation.strategy)
         choice = choose(question)
         if question.may_change(choice):
@@ -241,7 +246,9 @@ class Partitioner:
             return Operand(value.aval, value.layouts, zero=number == 0)
         uses, target = max(1, self.uses[atom]), self.propagation.target(atom)
         alike = self.alike[_form(eqn, n, self.propagation)] if uses > 1 else 1
-        return Operand(value.aval, value.layouts, uses, target, value.is_remade, number == 0, value.runs, max(1, alike))
+        own = self.own.axes.get(atom, ())
+        zero, alike = number == 0, max(1, alike)
+        return Operand(value.aval, value.layouts, uses, target, value.is_remade, zero, value.runs, alike, own)
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue], choice: Choice) -> None:
         """Record operands that the op's rule forces to be gathered."""

@@ -18,6 +18,7 @@ class Operand(NamedTuple):
     ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
     ``runs``: how many runs of the equation it stays the same for, so that it may be resharded once for all of them.
     ``alike``: how many equations of the same form read it, which will probably ask for the same layout of it.
+    ``own``: the axes over which its sums need not be completed, as its readers read what each device has itself.
     """
 
     aval: ShapedArray
@@ -28,6 +29,7 @@ class Operand(NamedTuple):
     zero: bool = False
     runs: int = 1
     alike: int = 1
+    own: Axes = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Question(NamedTuple):
     together: bool = False
     #: products are split as evenly as they can be
     evenly: bool = False
+    #: the factor over which sums need not be completed, as readers of the results read what each device has itself
+    own: int | None = None
 
     def under(self, strategy: Strategy) -> Question:
         """The question with the freedom that a strategy gives, where that can change the answer."""

@@ -21,6 +21,7 @@ from meshwright.spmd.passes.gathers import sink_gathers
 from meshwright.spmd.passes.hoist import hoist_invariants
 from meshwright.spmd.passes.narrow_sums import reduce_narrow
 from meshwright.spmd.passes.one_reader import send_to_one_reader
+from meshwright.spmd.passes.own_rows import keep_own_rows
 from meshwright.spmd.passes.own_tiles import slice_own_tiles
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
@@ -103,6 +104,10 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         everywhere(
             "hoist loop-invariant collectives", hoist_invariants,
             "Collectives of loop-invariant values move out of their loops.",
+        ),
+        everywhere(
+            "keep own rows", keep_own_rows,
+            "Sums of groups of rows are dropped where each device reads the rows of its own groups.",
         ),
         everywhere(
             "reassociate sums of partial values", reassociate, "All-reduces move to where they send the fewest bytes."
