@@ -56,6 +56,9 @@ class ReadByOwn:
         self.values = read_by_own(jaxpr)
         self.axes: dict[Atom, Axes] = {}
 
+    def _tells_of(self, eqn: JaxprEqn) -> bool:
+        return bool(self.values) and len(eqn.outvars) == 1 and eqn.outvars[0] in self.values
+
     def over(self, eqn: JaxprEqn) -> Axes:
         """The axes over which operands of an equation need not be completed."""
         return tuple(dict.fromkeys(a for atom in eqn.invars if isinstance(atom, Var) for a in self.axes.get(atom, ())))
@@ -63,17 +66,17 @@ class ReadByOwn:
     def factor(self, eqn: JaxprEqn, rule: ShardingRule) -> int | None:
         """The factor of a product with groups over which its result need not be completed."""
         op = grouped(eqn)
-        if op is None or op.group is None or eqn.outvars[0] not in self.values:
+        if op is None or op.group is None or not self._tells_of(eqn):
             return None
         return rule.operands[1][op.group][0]
 
     def passes(self, eqn: JaxprEqn) -> Axes:
         """The axes over which a result need not be completed because operands need not."""
-        return self.over(eqn) if eqn.outvars[0] in self.values and grouped(eqn) is None else ()
+        return self.over(eqn) if self._tells_of(eqn) and grouped(eqn) is None else ()
 
     def computed(self, eqn: JaxprEqn, layouts: Sequence[Layout]) -> None:
         """Record an equation whose operands have these layouts."""
-        if self.values and eqn.outvars[0] in self.values:
+        if self._tells_of(eqn):
             op = grouped(eqn)
             self.axes[eqn.outvars[0]] = self.over(eqn) if op is None else layouts[1].dims[op.group or 0]
 
