@@ -82,22 +82,33 @@ def _dot(op: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _ragged_dot(op: Any, x: np.ndarray, y: np.ndarray, sizes: np.ndarray, *first: np.ndarray) -> np.ndarray:
-    """The sum of products, each with all rows but those of one group replaced by zeros."""
+    """A product with each group, of which its rows are chosen, or which has only its rows."""
     (lc, rc), (lb, rb) = op.dimension_numbers
     if op.group is not None:
         rc, rb = ([d - (d > op.group) for d in dims] for dims in (rc, rb))
     product = SimpleNamespace(dimension_numbers=((lc, rc), (lb, rb)), preferred_element_type=op.preferred_element_type)
-    places = np.indices(x.shape)
-    row, which = places[op.ragged], tuple(places[d] for d in op.along)
+    sizes = np.maximum(sizes, 0)
     ends = np.cumsum(sizes, -1) + (first[0][..., None] if first else 0)
-    outs = []
+    out = np.zeros(op.infer(*map(typeof, (x, y, sizes, *first))).shape, op.preferred_element_type or x.dtype)
+    # Whether a row is in a group depends on few dimensions of x; along those that the result lacks, on none.
+    kept = [*lb, *(d for d in range(x.ndim) if d not in (*lc, *lb))]
     for g in range(sizes.shape[-1]):
+        places = np.indices([n if op.group is None or d in kept else 1 for d, n in enumerate(x.shape)])
+        row, which = places[op.ragged], tuple(places[d] for d in op.along)
         end, size = ends[..., g][which], sizes[..., g][which]
-        mine = np.where((end - size <= row) & (row < end), x, 0).astype(x.dtype)
-        outs.append(_dot(product, mine, y if op.group is None else np.take(y, g, op.group)))
-    if op.group is None:
-        return np.stack(outs)
-    return sum(outs, np.zeros(op.infer(*map(typeof, (x, y, sizes, *first))).shape, x.dtype)).astype(x.dtype)
+        mine = (end - size <= row) & (row < end)
+        if op.group is None:
+            theirs = {b: a for a, b in (*zip(lc, rc), *zip(lb, rb))}
+            free = [d for d in range(x.ndim) if d not in theirs.values()]
+            of_y = mine[tuple(slice(1) if d in free else slice(None) for d in range(x.ndim))]
+            of_y = of_y.transpose(*(theirs[b] for b in sorted(theirs)), *free)
+            of_y = of_y.reshape([y.shape[d] if d in theirs else 1 for d in range(y.ndim)])
+            out[g] = _dot(product, np.where(mine, x, 0).astype(x.dtype), np.where(of_y, y, 0).astype(y.dtype))
+        else:
+            made = _dot(product, x, np.take(y, g, op.group))
+            mask = mine.transpose(*kept, *lc).reshape([x.shape[d] for d in kept] + [1] * (made.ndim - len(kept)))
+            out = np.where(mask, made, out).astype(out.dtype)
+    return out
 
 
 def _wide_sum(op: Any, x: np.ndarray) -> np.ndarray:

@@ -20,7 +20,21 @@ from meshwright.core.records import dataclass
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.clamp import clamp
-from meshwright.ops.elementwise.table import add, and_, convert, div, le, lt, min_, mul, rem, select, sub, zeros_like
+from meshwright.ops.elementwise.table import (
+    add,
+    and_,
+    convert,
+    div,
+    le,
+    lt,
+    max_,
+    min_,
+    mul,
+    rem,
+    select,
+    sub,
+    zeros_like,
+)
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from meshwright.ops.products.dot import DotDimensionNumbers, DotGeneral
 from meshwright.ops.reduce.cumulative import CumSum
@@ -54,8 +68,11 @@ class Grouping:
 
 
 def bounds_of(sizes: Any, first: Sequence[Any], rows: int) -> tuple[Any, Any]:
-    """The first row of each group and the row after its last, int32 ``[*along, groups]`` between 0 and ``rows``."""
-    sizes = convert(sizes, _INDEX)
+    """The first row of each group and the row after its last, int32 ``[*along, groups]`` between 0 and ``rows``.
+
+    Groups of negative size are empty, so that groups never overlap.
+    """
+    sizes = max_(convert(sizes, _INDEX), match_shape(np.int32(0), typeof(sizes)))
     shape = typeof(sizes).shape
     ends = CumSum(len(shape) - 1).bind(sizes) if math.prod(shape) else sizes
     for row in first:
