@@ -59,7 +59,6 @@ class RaggedDot(Composite):
     over: tuple[str, ...] = ()
     name: ClassVar[str] = "ragged_dot_general"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
-    constant_in: ClassVar[frozenset[int]] = frozenset((2, 3))
     hidden_params: ClassVar[tuple[str, ...]] = ("precision", "among", "over")
     of_products: ClassVar[bool] = True
 
