@@ -90,23 +90,22 @@ def _ragged_dot(op: Any, x: np.ndarray, y: np.ndarray, sizes: np.ndarray, *first
     sizes = np.maximum(sizes, 0)
     ends = np.cumsum(sizes, -1) + (first[0][..., None] if first else 0)
     out = np.zeros(op.infer(*map(typeof, (x, y, sizes, *first))).shape, op.preferred_element_type or x.dtype)
-    # Whether a row is in a group depends on few dimensions of x; along those that the result lacks, on none.
+    grouped = (op.ragged, *op.along)
+    places = np.indices([n if d in grouped else 1 for d, n in enumerate(x.shape)])
+    row, which = places[op.ragged], tuple(places[d] for d in op.along)
     kept = [*lb, *(d for d in range(x.ndim) if d not in (*lc, *lb))]
+    theirs = dict(zip((*rc, *rb), (*lc, *lb)))  # the dimensions of x, by those of y
     for g in range(sizes.shape[-1]):
-        places = np.indices([n if op.group is None or d in kept else 1 for d, n in enumerate(x.shape)])
-        row, which = places[op.ragged], tuple(places[d] for d in op.along)
         end, size = ends[..., g][which], sizes[..., g][which]
         mine = (end - size <= row) & (row < end)
         if op.group is None:
-            theirs = {b: a for a, b in (*zip(lc, rc), *zip(lb, rb))}
-            free = [d for d in range(x.ndim) if d not in theirs.values()]
-            of_y = mine[tuple(slice(1) if d in free else slice(None) for d in range(x.ndim))]
-            of_y = of_y.transpose(*(theirs[b] for b in sorted(theirs)), *free)
-            of_y = of_y.reshape([y.shape[d] if d in theirs else 1 for d in range(y.ndim)])
+            of_y = mine.transpose(*(d for d in range(x.ndim) if d not in theirs.values()), *theirs.values())
+            of_y = of_y.reshape([mine.shape[d] for d in theirs.values()]).transpose(np.argsort([*theirs]))
+            of_y = of_y.reshape([mine.shape[theirs[d]] if d in theirs else 1 for d in range(y.ndim)])
             out[g] = _dot(product, np.where(mine, x, 0).astype(x.dtype), np.where(of_y, y, 0).astype(y.dtype))
         else:
             made = _dot(product, x, np.take(y, g, op.group))
-            mask = mine.transpose(*kept, *lc).reshape([x.shape[d] for d in kept] + [1] * (made.ndim - len(kept)))
+            mask = mine.transpose(*kept, *lc).reshape([mine.shape[d] for d in kept] + [1] * (made.ndim - len(kept)))
             out = np.where(mask, made, out).astype(out.dtype)
     return out
 

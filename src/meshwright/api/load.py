@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +24,7 @@ from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
-from meshwright.core.dtypes import wide_types
+from meshwright.core.dtypes import precision_of, wide_types
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn
@@ -39,7 +38,7 @@ from meshwright.errors import (
     MeshError,
     ReplicationWarning,
 )
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Argument, Program
@@ -73,7 +72,7 @@ from meshwright.stablehlo.sources import parse_program
 AnyMesh = Mesh | AbstractMesh
 
 
-class ImportedProgram(Stage):
+class ImportedProgram(HoldsJaxpr, Stage):
     """A program from elsewhere. Bound to a mesh it is partitioned like any other; calling it runs it on one device."""
 
     #: whether a call donates its arguments; the program's own aliasing does not bind its callers
@@ -204,7 +203,7 @@ class ImportedProgram(Stage):
     @cached_property
     def program(self) -> Program:  # type: ignore[override]
         """The program for one device."""
-        with self._precision():
+        with precision_of(self.is_wide):
             plain = self._plain
         return self._program(plain)
 
@@ -213,17 +212,6 @@ class ImportedProgram(Stage):
         count = len(self.jaxpr.out_avals)
         out_tree = pytree.structure(0 if count == 1 else (0,) * count)
         return Program(self.name, jaxpr, arguments, (None,) * count, None, out_tree, is_wide=self.is_wide)
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return wide_types() if self.is_wide else nullcontext()
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.out_avals
 
     @cached_property
     def _compiled(self) -> Compiled:
@@ -306,7 +294,7 @@ class ImportedProgram(Stage):
             for side in zip(self._shardings_on(chosen), ends)
         )
         arguments = tuple(replace(a, sharding=s) for a, s in zip(self.parameters, ins))
-        with self._precision():
+        with precision_of(self.is_wide):
             jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
         return replace(self._program(jaxpr), arguments=arguments, out_shardings=tuple(outs), place=chosen)
 

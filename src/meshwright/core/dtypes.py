@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 
@@ -115,6 +115,11 @@ def wide_types(wide: bool = True) -> AbstractContextManager[None]:
     """Keep 64-bit types in the ``with`` block, regardless of ``enable_x64``, for programs that state the width of every
     value; or, with False, follow ``enable_x64`` again within such a block."""
     return config.within("wide_types", wide)
+
+
+def precision_of(is_wide: bool) -> AbstractContextManager[None]:
+    """The context of a program that states the width of every value, or of one that follows ``enable_x64``."""
+    return wide_types() if is_wide else nullcontext()
 
 
 def keeps_wide() -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import wide_types
+from meshwright.core.dtypes import precision_of
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr
 from meshwright.ir.names import Names
@@ -135,7 +135,7 @@ class Program(HoldsJaxpr):
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context (64-bit types or not) in which the program is traced, compiled and run."""
-        return wide_types() if self.is_wide else nullcontext()
+        return precision_of(self.is_wide)
 
     def open_shardings(self) -> list[str]:
         """The inputs and outputs without a specified sharding, as ``"input 0"``, ``"output 1"``, …"""

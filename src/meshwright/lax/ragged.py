@@ -16,7 +16,7 @@ from meshwright.errors import ArgumentError, DTypeError, RuleError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.named_axis import Groups, all_gather, all_to_all
 from meshwright.ops.collective.ragged import exchanged_rows
-from meshwright.ops.products.dot import free_dims, matrix_precision
+from meshwright.ops.products.dot import free_dims, matrix_precision, product_type
 from meshwright.ops.products.ragged import grouped_product
 
 
@@ -110,19 +110,12 @@ def ragged_dot_general(
             f"{name}: rhs has a group dimension if the ragged dimension of lhs is one of the result, and else none; "
             f"got {numbers}"
         )
-    avals = typeof(lhs), typeof(rhs)
-    if preferred_element_type is not None:
-        preferred_element_type = dtypes.requested(preferred_element_type, name)
-    elif avals[0].dtype != avals[1].dtype:
-        preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in avals)
-    chosen = matrix_precision(precision, avals)
+    avals, groups = (typeof(lhs), typeof(rhs)), tuple(numbers.rhs_group_dimensions)
+    how = matrix_precision(precision, avals), product_type(name, preferred_element_type, avals)
     return made_as(
         out_sharding,
-        lambda: grouped_product(
-            lhs, rhs, group_sizes, ((lc, rc), (lb, rb)), ragged, tuple(numbers.rhs_group_dimensions), chosen,
-            preferred_element_type,
-        ),
-    )  # fmt: skip
+        lambda: grouped_product(lhs, rhs, group_sizes, ((lc, rc), (lb, rb)), ragged, groups, *how),
+    )
 
 
 def ragged_all_to_all(

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.core.dtypes import is_integer
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, all_eqns
-from meshwright.ir.rewrite import in_jaxprs, producers_of, replaced, replaced_in_all, written_out
+from meshwright.ir.rewrite import replaced_in_all, written_out
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.elementwise.table import and_, le, ne
@@ -24,25 +24,24 @@ from meshwright.ops.elementwise.table import and_, le, ne
 
 def keep_counts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with tests ``i < n`` of loops written as ``i <= n and i != n``, unless ``i`` is counted in ones."""
-    return replaced(jaxpr, _guarded)
+    return replaced_in_all(jaxpr, lambda _: _guarded)
 
 
-def _guarded(old: JaxprEqn) -> JaxprEqn:
-    eqn = in_jaxprs(old, keep_counts)
+def _guarded(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+    """The loop that replaces one with such a test; none for other equations."""
     bodies = eqn.op.bodies() if isinstance(eqn.op, ControlOp) else ()
-    if not any(body.tests for body in bodies):
-        return eqn
-    (run,) = [body for body in bodies if not body.tests]
-    after = [_of_two(body, run) if body.tests else body for body in bodies]
-    if all(a is b for a, b in zip(after, bodies)):
-        return eqn
+    runs = [body for body in bodies if not body.tests]
+    tests = {i: _of_two(body, runs) for i, body in enumerate(bodies) if body.tests}
+    if all(bodies[i] is test for i, test in tests.items()):
+        return ()
     assert isinstance(eqn.op, ControlOp)
-    return eqn.replace(op=eqn.op.with_bodies(after))
+    after = [tests[i] if i in tests else replace(body, jaxpr=keep_counts(body.jaxpr)) for i, body in enumerate(bodies)]
+    return [eqn.replace(op=eqn.op.with_bodies(after))]
 
 
-def _of_two(test: Body, run: Body) -> Body:
+def _of_two(test: Body, runs: Sequence[Body]) -> Body:
     """The test with its comparisons that XLA may count wrongly written as two each; the same object without any."""
-    plain = _counted_in_ones(test, run)
+    plain = _counted_in_ones(test, runs)
     if not any(_is_below(e) and e not in plain for e in all_eqns(test.jaxpr.jaxpr)):
         return test
 
@@ -63,16 +62,19 @@ def _is_below(eqn: JaxprEqn) -> bool:
     return eqn.op.name in ("lt", "gt") and eqn.invars[0].aval.shape == () and is_integer(eqn.invars[0].aval.dtype)
 
 
-def _counted_in_ones(test: Body, run: Body) -> list[JaxprEqn]:
+def _counted_in_ones(test: Body, runs: Sequence[Body]) -> list[JaxprEqn]:
     """The comparisons of a value to which each run of the loop adds 1."""
     carry = test.split(test.jaxpr.jaxpr.invars)[1]
-    inside, made = run.split(run.jaxpr.jaxpr.invars)[1], producers_of(run.jaxpr.jaxpr)
-    ones: list[Atom] = []
-    for var, start, end in zip(carry, inside, run.jaxpr.jaxpr.outvars):
-        step = made.get(end)  # type: ignore[arg-type]
-        if step is not None and step.op.name == "add" and start in step.invars and any(map(_is_one, step.invars)):
-            ones.append(var)
+    ones: set[Atom] = {var for i, var in enumerate(carry) if all(_adds_one(run, i) for run in runs)}
     return [e for e in test.jaxpr.eqns if _is_below(e) and e.invars[e.op.name == "gt"] in ones]
+
+
+def _adds_one(run: Body, place: int) -> bool:
+    """Whether a body adds 1 to what is carried at a place."""
+    inner = run.jaxpr.jaxpr
+    step = next((e for e in inner.eqns if inner.outvars[place] in e.outvars), None)
+    start = run.split(inner.invars)[1][place]
+    return step is not None and step.op.name == "add" and start in step.invars and any(map(_is_one, step.invars))
 
 
 def _is_one(atom: Atom) -> bool:

@@ -126,7 +126,7 @@ class Layout:
 
     def without(self, atoms: Sequence[str]) -> Layout:
         """The same layout with no dimension split by any of these atoms; the same object if none is."""
-        if not set(atoms) & set(self.split_axes):
+        if not atoms or set(atoms).isdisjoint(self.split_axes):
             return self
         return Layout(tuple(tuple(a for a in d if a not in atoms) for d in self.dims), self.partial, self.reduction)
 

@@ -10,8 +10,9 @@ from meshwright.core.dtypes import is_inexact
 from meshwright.errors import ArgumentTypeError, MissingRuleError, ShapeError
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import typeof
-from meshwright.ops.control.custom_vmap import CustomVmapCall, leading
+from meshwright.ops.control.custom_vmap import CustomVmapCall
 from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_function import CustomFunction, positional
 from meshwright.transforms.jaxprs import TRANSFORMS
@@ -99,8 +100,8 @@ def _jvp_of_batch_rule(rule: Callable[..., Any], nonzero: Sequence[bool]) -> Cal
         for x, b, nz in zip(operands, batched, nonzero):
             t, tb = next(given) if nz else (None, b)
             flags.append(b or tb)  # the rule takes one flag for a primal and its tangent
-            primals.append(leading(x, None, size) if tb and not b else x)
-            tangents.append(leading(t, None, size) if b and not tb else t if nz else Zero(typeof(primals[-1])))
+            primals.append(put_batch_dim(x, None, 0, size) if tb and not b else x)
+            tangents.append(put_batch_dim(t, None, 0, size) if b and not tb else t if nz else Zero(typeof(primals[-1])))
         out_flags: Sequence[bool] = ()
 
         def call(*xs: Any) -> list[Any]:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FrameType
 
@@ -22,8 +23,8 @@ from meshwright.core.source import warn
 from meshwright.errors import ValueCheckWarning
 from meshwright.interop.torch.sources import is_library, is_ours
 
-#: the lines of checks that the export that runs has left out
-_LEFT_OUT: list[dict[str, None]] = []
+#: the lines of checks that the export that runs in this thread has left out; None if none runs
+_LEFT_OUT: ContextVar[dict[str, None] | None] = ContextVar("checks left out", default=None)
 
 
 @contextmanager
@@ -40,18 +41,18 @@ def checks_told(name: str) -> Iterator[None]:
                 raise
             return answer
 
-    _LEFT_OUT.append({})
+    lines: dict[str, None] = {}
+    before = _LEFT_OUT.set(lines)
     torch.SymBool.__bool__ = answered  # type: ignore[method-assign]
     try:
         yield
     finally:
         torch.SymBool.__bool__ = asked  # type: ignore[method-assign]
-        lines = list(_LEFT_OUT.pop())
-        raising = sys.exc_info()[0] is not None
-    if lines and not raising:
+        _LEFT_OUT.reset(before)
+    if lines:
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
         warn(
-            f"from_torch: {name} raises errors that depend on values, at {', '.join(lines[:5])}{more}; the function "
+            f"from_torch: {name} raises errors that depend on values, at {', '.join([*lines][:5])}{more}; the function "
             "made of it does not check them: check what it is given before the call",
             ValueCheckWarning,
         )
@@ -60,14 +61,14 @@ def checks_told(name: str) -> Iterator[None]:
 def answer_that_raises_nothing() -> bool | None:
     """What a tensor that Python asks whether it is true has to say for nothing to be raised; None if neither answer
     leads to an error, or both do."""
-    frame = _asking()
-    if frame is None or not _LEFT_OUT:
+    lines, frame = _LEFT_OUT.get(), _asking()
+    if frame is None or lines is None:
         return None
     answer = _answer(frame.f_code, frame.f_lasti)
     if answer is None or _is_caught(frame):
         return None
     code = frame.f_code
-    _LEFT_OUT[-1][f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"] = None
+    lines[f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"] = None
     return answer
 
 

@@ -11,25 +11,16 @@ from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Linear, Op, Tangent, Zero
-from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.call import FunctionCall
 from meshwright.ops.control.retype import cast_each, in_axes, out_axes, retyped
 from meshwright.ops.elementwise.table import materialize
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.ops.shape.rearrange import move_dim
 
 #: from the axis size, whether each operand is batched (at 0), and the operands, to the results and whether each of them
 #: is batched (at 0)
 BatchRule = Callable[[int, Sequence[bool], Sequence[Any]], tuple[Sequence[Any], Sequence[bool]]]
-
-
-def leading(x: Any, dim: int | None, size: int) -> Any:
-    """``x`` with its batch dimension in front; broadcast along a new one if it has none."""
-    if dim is not None:
-        return move_dim(x, dim, 0)
-    shape = typeof(x).shape
-    return broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,7 @@ class LinearCall(FunctionCall):
         residual_dims, linear = tuple(dims[:n]), len(args) - self.num_residuals
         jaxpr, _ = t.batch(self.jaxpr, axis, residual_dims + (0,) * linear, (0,) * outs)
         transposed, _ = t.batch(self.transposed, axis, residual_dims + (0,) * outs, (0,) * linear)
-        moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]
+        moved = [put_batch_dim(x, d, 0, axis.size) for x, d in zip(args[n:], dims[n:])]
         return LinearCall(self.fun_name, jaxpr, transposed, n).bind(*args[:n], *moved), [0] * outs
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:

@@ -17,9 +17,9 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dua
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of, cast_all
 from meshwright.ops.control.call import CallOp
-from meshwright.ops.control.custom_vmap import leading
 from meshwright.ops.control.retype import retyped
 from meshwright.ops.elementwise.table import materialize, sub
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class LinearSolve(CallOp):
             return batched_jaxpr
 
         back = [None if j is None else batched(j) for j in (self.vecmat, self.transpose_solve)]
-        moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]
+        moved = [put_batch_dim(x, d, 0, axis.size) for x, d in zip(args[n:], dims[n:])]
         op = LinearSolve(self.fun_name, batched(self.matvec), batched(self.solve), back[0], back[1], n)
         outs = op.bind(*args[:n], *moved)
         return outs, [0] * len(outs)

@@ -16,10 +16,11 @@ class Bilinear(Op):
     operand."""
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        (x, y), (tx, ty) = primals, tangents
+        x, y, *rest = primals
+        tx, ty, *_ = tangents
         parts = []
         if not isinstance(tx, Zero):
-            parts.append(self.bind(tx, y))
+            parts.append(self.bind(tx, y, *rest))
         if not isinstance(ty, Zero):
-            parts.append(self.bind(x, ty))
-        return self.bind(x, y), parts[0] if len(parts) == 1 else add(*parts)
+            parts.append(self.bind(x, ty, *rest))
+        return self.bind(*primals), parts[0] if len(parts) == 1 else add(*parts)

@@ -222,6 +222,16 @@ def matrix_precision(precision: PrecisionLike, operands: Sequence[ShapedArray]) 
     return both and max(both)  # alphabetical order: default, high, highest
 
 
+def product_type(name: str, preferred: Any, operands: Sequence[ShapedArray]) -> np.dtype | None:
+    """The ``preferred_element_type`` of a matrix product, from a user's argument: the promoted dtype of operands that
+    have several, else None."""
+    if preferred is not None:
+        return dtypes.requested(preferred, name)
+    if len({a.dtype for a in operands}) == 1:
+        return None
+    return dtypes.product_dtype((a.dtype, a.weak_type) for a in operands)
+
+
 def dot_general(
     lhs: Any, rhs: Any, dimension_numbers: Any, precision: PrecisionLike = None, preferred_element_type: Any = None,
 ) -> Any:  # fmt: skip
@@ -245,13 +255,9 @@ def dot_general(
     (lc, rc), (lb, rb) = dimension_numbers
     lc, rc, lb, rb = (static_shape(dims, "dot_general") for dims in (lc, rc, lb, rb))
     numbers = ((lc, rc), (lb, rb))
-    if preferred_element_type is not None:
-        preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
-    elif typeof(lhs).dtype != typeof(rhs).dtype:
-        preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))
-    return DotGeneral(numbers, matrix_precision(precision, (typeof(lhs), typeof(rhs))), preferred_element_type).bind(
-        lhs, rhs
-    )
+    avals = typeof(lhs), typeof(rhs)
+    preferred = product_type("dot_general", preferred_element_type, avals)
+    return DotGeneral(numbers, matrix_precision(precision, avals), preferred).bind(lhs, rhs)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

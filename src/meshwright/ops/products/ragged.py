@@ -16,27 +16,27 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.interval import ANYWHERE, Interval
-from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
 from meshwright.ops.elementwise.clamp import clamp
-from meshwright.ops.elementwise.table import add, convert, mul, sub
+from meshwright.ops.elementwise.table import convert, mul, scalar_like, sub
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice
+from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.products.dot import DotDimensionNumbers, DotGeneral, free_dims, read_precision
 from meshwright.ops.products.ragged_loops import Grouping, bounds_of, product_in_tiles
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import above, move_dim, squeeze, transpose
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, put_batch_dim
+from meshwright.ops.shape.rearrange import above, squeeze, transpose
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule, make_rule
 
-_INDEX = np.dtype(np.int32)
 #: rows of libtpu's kernel are a multiple of this (it takes others by multiplying all rows with all groups)
 _SUBLANES = 8
 
 
 @dataclass(frozen=True)
-class RaggedDot(Composite):
+class RaggedDot(Bilinear, Composite):
     """``dot_general`` where the rows along the dimension ``ragged`` of ``lhs`` belong to groups.
 
     With ``group``, a dimension of ``rhs`` that is no other one of the product, each row is multiplied with the entry
@@ -70,9 +70,8 @@ class RaggedDot(Composite):
     def _in_result(self, lhs_ndim: int, rhs_ndim: int) -> tuple[list[int], list[int]]:
         """The dimensions of lhs and of rhs that the result has, in order, after the groups."""
         (lc, rc), (lb, rb) = self.dimension_numbers
-        return [*lb, *free_dims(lhs_ndim, lc, lb)], free_dims(
-            rhs_ndim, rc, rb, () if self.group is None else (self.group,)
-        )
+        groups = () if self.group is None else (self.group,)
+        return [*lb, *free_dims(lhs_ndim, lc, lb)], free_dims(rhs_ndim, rc, rb, groups)
 
     def row_in_result(self, lhs_ndim: int) -> int | None:
         """The dimension of the result that consists of the groups' rows; None if they are summed."""
@@ -87,9 +86,8 @@ class RaggedDot(Composite):
 
     def infer(self, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *first: ShapedArray) -> ShapedArray:
         (lc, rc), (lb, rb) = self.dimension_numbers
-        whole = lhs if self.group is None else rhs
         plain = rhs if self.group is None else _without(rhs, self.group, (*rc, *rb))
-        skipped = DotGeneral(self._of_one_group(), self.precision, self.preferred_element_type).infer(lhs, plain)
+        of_one = DotGeneral(self._of_one_group(), self.precision, self.preferred_element_type).infer(lhs, plain)
         if not 0 <= self.ragged < lhs.ndim or self.ragged in lb or (self.ragged in lc) != self._sums_groups:
             what = "contracting" if self._sums_groups else "free"
             raise ShapeError(f"{self.name}: the ragged dimension {self.ragged} must be a {what} one of lhs {lhs}")
@@ -99,13 +97,13 @@ class RaggedDot(Composite):
                 f"{self.name}: group_sizes must have shape [{', '.join([*map(str, prefix), 'g'])}] for lhs {lhs}, got "
                 f"shape {sizes.shape}"
             )
-        if not self._sums_groups and sizes.shape[-1] != whole.shape[self.group]:  # type: ignore[index]
+        if self.group is not None and sizes.shape[-1] != rhs.shape[self.group]:
             raise ShapeError(
                 f"{self.name}: dimension {self.group} of rhs {rhs} must have an entry for each of group_sizes {sizes}"
             )
         if not all(is_integer(a.dtype) for a in (sizes, *first)):
             raise DTypeError(f"{self.name}: group_sizes must be integers, got {sizes}")
-        return skipped.update(shape=(sizes.shape[-1], *skipped.shape)) if self._sums_groups else skipped
+        return of_one.update(shape=(sizes.shape[-1], *of_one.shape)) if self._sums_groups else of_one
 
     def _of_one_group(self) -> DotDimensionNumbers:
         """The dimension numbers of the product with the entry of one group."""
@@ -119,13 +117,6 @@ class RaggedDot(Composite):
         return dataclasses.replace(self, dimension_numbers=numbers, ragged=ragged, group=group, along=tuple(along))
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        x, y, *groups = primals
-        tx, ty, *_ = tangents
-        parts = [self.bind(tx, y, *groups)] if not isinstance(tx, Zero) else []
-        parts += [self.bind(x, ty, *groups)] if not isinstance(ty, Zero) else []
-        return self.bind(*primals), parts[0] if len(parts) == 1 else add(*parts)
-
     def transpose(self, ct: Any, x: Any, y: Any, *groups: Any) -> Cotangents:
         rest = [None] * len(groups)
         if isinstance(x, Linear):
@@ -171,11 +162,11 @@ class RaggedDot(Composite):
         dx, dy, *given = dims
         along = self.along
         if any(d is not None for d in given):
-            groups = [_leading(v, d, axis.size) for v, d in zip(groups, given)]
+            groups = [put_batch_dim(v, d, 0, axis.size) for v, d in zip(groups, given)]
             if dx is None:
-                x, dx = _leading(x, None, axis.size), 0
+                x, dx = put_batch_dim(x, None, 0, axis.size), 0
             if self._sums_groups and dy is None:
-                y, dy = _leading(y, None, axis.size), 0
+                y, dy = put_batch_dim(y, None, 0, axis.size), 0
             along = (dx, *(above(d, dx) for d in along))
         elif dx is not None:
             along = tuple(above(d, dx) for d in along)
@@ -226,7 +217,7 @@ class RaggedDot(Composite):
         (lc, rc), _ = self.dimension_numbers
         for a, b in zip(lc, rc):
             if a != self.ragged:  # rows beyond the last group add nothing
-                x, y = ctx.mask(x, 0, a, _zero(x)), ctx.mask(y, 1, b, _zero(y))
+                x, y = ctx.mask(x, 0, a, scalar_like(0, x)), ctx.mask(y, 1, b, scalar_like(0, y))
         of_groups = ctx.result_axes(0, 0) if self.group is None else ctx.axes(1, self.group)
         rows = ctx.axes(0, self.ragged)
         total = ctx.in_avals[2].shape[-1]
@@ -295,12 +286,8 @@ class RaggedDot(Composite):
     def _in_full_tiles(self, x: Value, y: Value, sizes: Value) -> list[Value]:
         """The product with rows up to a multiple of what the kernel takes."""
         n = x.shape[0]
-        padded = pad(x, _zero(x), [(0, -n % _SUBLANES, 0), (0, 0, 0)])
+        padded = pad(x, scalar_like(0, x), [(0, -n % _SUBLANES, 0), (0, 0, 0)])
         return [slice_in_dim(self.bind(padded, y, sizes), 0, n)]
-
-
-def _zero(x: Any) -> np.ndarray:
-    return np.zeros((), typeof(x).dtype)
 
 
 def _without(x: ShapedArray, dim: int, used: Sequence[int]) -> ShapedArray:
@@ -312,14 +299,6 @@ def _without(x: ShapedArray, dim: int, used: Sequence[int]) -> ShapedArray:
     if not 0 <= dim < x.ndim or dim in used:
         raise ShapeError(f"ragged_dot_general: the group dimension {dim} must be one of rhs {x} that nothing else uses")
     return x.update(shape=(*x.shape[:dim], *x.shape[dim + 1 :]))
-
-
-def _leading(x: Any, dim: int | None, size: int) -> Any:
-    """``x`` with its batch dimension first, broadcast along a new one if it has none."""
-    if dim is not None:
-        return move_dim(x, dim, 0)
-    shape = typeof(x).shape
-    return broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
 
 
 def _tile(bounds: Any, ends: Any, tile: Any, held: int, tiles: int) -> Any:

@@ -115,7 +115,7 @@ class _Loops:
         number = self.bounds.size
         consts = [x, y, reshape(starts, (number,)), reshape(ends, (number,))]
         zeros = match_shape(np.zeros((), self.held.dtype), self.held)
-        (out,) = _counted(self._group, lambda i, *_: lt(i, np.int32(number)), consts, [zeros])
+        out = _counted(self._group, np.int32(number), consts, zeros)
         return convert(out, self.out.dtype)
 
     @property
@@ -123,8 +123,8 @@ class _Loops:
         """The type in which the result is made."""
         return self.out
 
-    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> list[Any]:
-        """One step of the loop over groups."""
+    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> Any:
+        """The result after one step of the loop over groups."""
         raise NotImplementedError
 
     def _at(self, i: Any) -> tuple[Any, dict[int, Any]]:
@@ -163,17 +163,17 @@ class _Loops:
         tile = np.int32(self.tile)
         number = div(add(sub(end, start), np.int32(self.tile - 1)), tile)
 
-        def step(t: Any, number: Any, start: Any, *rest: Any) -> list[Any]:
-            return [body(add(start, mul(t, tile)), *rest)]
+        def step(t: Any, start: Any, *rest: Any) -> Any:
+            return body(add(start, mul(t, tile)), *rest)
 
-        return _counted(step, lambda t, number, *_: lt(t, number), [number, start, end, i, x, y], [carry])[0]
+        return _counted(step, number, [start, end, i, x, y], carry)
 
 
 @dataclass(frozen=True)
 class _Rows(_Loops):
     """Each row is multiplied with the entry of its group."""
 
-    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> list[Any]:
+    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> Any:
         def multiply(row: Any, end: Any, i: Any, x: Any, y: Any, out: Any) -> Any:
             group, at = self._at(i)
             first, inside = self._rows(row, end)
@@ -186,7 +186,7 @@ class _Rows(_Loops):
             kept = broadcast_in_dim(inside, typeof(made).shape, (along,))
             return _updated(out, select(kept, made, _window(out, place)), place)
 
-        return [self._over_tiles(multiply, i, [x, y, starts, ends], out)]
+        return self._over_tiles(multiply, i, [x, y, starts, ends], out)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Sums(_Loops):
     def held(self) -> ShapedArray:
         return self.out.update(dtype=self.summed) if self._again else self.out
 
-    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> list[Any]:
+    def _group(self, i: Any, x: Any, y: Any, starts: Any, ends: Any, out: Any) -> Any:
         def total(row: Any, end: Any, i: Any, x: Any, y: Any, done: Any) -> Any:
             _, at = self._at(i)
             first, inside = self._rows(row, end)
@@ -223,27 +223,20 @@ class _Sums(_Loops):
         zero = match_shape(np.zeros((), self.summed), ShapedArray(shape[1:], self.summed))
         made = reshape(self._over_tiles(total, i, [x, y, starts, ends], zero), shape)
         made = add(made, _window(out, place)) if self._again else convert(made, self.out.dtype)
-        return [_updated(out, made, place)]
+        return _updated(out, made, place)
 
 
-def _counted(
-    body: Callable[..., list[Any]], again: Callable[..., Any], consts: Sequence[Any], carry: Sequence[Any]
-) -> list[Any]:
-    """``while again(i, *consts, *carry): carry = body(i, *consts, *carry)``, for ``i`` from 0 on."""
-    n = len(consts)
+def _counted(body: Callable[..., Any], number: Any, consts: Sequence[Any], carry: Any) -> Any:
+    """``for i in range(number): carry = body(i, *consts, carry)``; bodies close over nothing that is traced."""
 
-    def stepped(*args: Any) -> list[Any]:
-        given, i, held = args[:n], args[n], args[n + 1 :]
-        return [add(i, np.int32(1)), *body(i, *given, *held)]
+    def step(*args: Any) -> list[Any]:
+        *given, i, held = args
+        return [add(i, np.int32(1)), body(i, *given, held)]
 
-    def tested(*args: Any) -> list[Any]:
-        return [again(args[n], *args[:n], *args[n + 1 :])]
-
-    start = np.int32(0)
-    types = [typeof(v).strong() for v in (*consts, start, *carry)]
-    op = While(trace_to_jaxpr(stepped, types), n, trace_to_jaxpr(tested, types), n)
-    outs: list[Any] = op.bind(*consts, *consts, start, *carry)
-    return outs[1:]
+    types = [typeof(v).strong() for v in (*consts, np.int32(0), carry)]
+    again = trace_to_jaxpr(lambda number, i, carry: [lt(i, number)], [types[-2], *types[-2:]])
+    op = While(trace_to_jaxpr(step, types), len(consts), again, 1)
+    return op.bind(number, *consts, np.int32(0), carry)[1]
 
 
 def _starts(x: Any, places: Places) -> list[Any]:
