@@ -39,6 +39,26 @@ def moved(operand, output, starts, send, targets, sizes):
     return result
 
 
+def as_jax_writes(given, groups):
+    """A program for each of four devices, of JAX's custom call."""
+    types = ", ".join("tensor<" + "x".join(map(str, x.shape[1:])) + ("xi32>" if i > 1 else "xf32>")
+                      for i, x in enumerate(given))  # fmt: skip
+    args = ", ".join(f"%{i}: {t}" for i, t in enumerate(types.split(", ")))
+    config = f"{{channel_id = 1 : i64, replica_groups = dense<{groups}> : tensor<2x2xi64>}}"
+    result = types.split(", ")[1]
+    return mw.load(f"""module attributes {{mhlo.num_partitions = 4 : i32}} {{
+  func.func @main({args}) -> {result} {{
+    %r = stablehlo.custom_call @ragged_all_to_all(%0, %1, %2, %3, %4, %5)
+        {{api_version = 4 : i32, backend_config = {config}}} : ({types}) -> {result}
+    return %r : {result}
+  }}
+}}""")
+
+
+def exchanged(*args, **options):
+    return lax.ragged_all_to_all(*args, axis_name="i", **options)
+
+
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("positions", [2, 4])
 @pytest.mark.parametrize("seed", range(3))
@@ -65,18 +85,7 @@ def test_programs_from_elsewhere():
     """As JAX writes it, in groups, of a program for each device."""
     first, second = exchange(0, 2, 1), exchange(1, 2, 1)
     given = [np.stack([a[0], b[0], a[1], b[1]]) for a, b in zip(first, second)]
-    types = ", ".join("tensor<" + "x".join(map(str, x.shape[1:])) + ("xi32>" if i > 1 else "xf32>")
-                      for i, x in enumerate(given))  # fmt: skip
-    args = ", ".join(f"%{i}: {t}" for i, t in enumerate(types.split(", ")))
-    config = "{channel_id = 1 : i64, replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>}"
-    result = types.split(", ")[1]
-    program = mw.load(f"""module attributes {{mhlo.num_partitions = 4 : i32}} {{
-  func.func @main({args}) -> {result} {{
-    %r = stablehlo.custom_call @ragged_all_to_all(%0, %1, %2, %3, %4, %5)
-        {{api_version = 4 : i32, backend_config = {config}}} : ({types}) -> {result}
-    return %r : {result}
-  }}
-}}""")
+    program = as_jax_writes(given, "[[0, 2], [1, 3]]")
     out = np.asarray(program(*given))
     np.testing.assert_array_equal(out[::2], moved(*first))
     np.testing.assert_array_equal(out[1::2], moved(*second))
@@ -93,6 +102,81 @@ def test_derivatives_go_back():
     marks = np.eye(operand.size, dtype="f4").reshape(-1, *operand.shape)
     columns = [(moved(m, np.zeros_like(output), *tables) * weights).sum() for m in marks]
     np.testing.assert_allclose(np.ravel(by_x), columns)
+
+
+def test_of_batches():
+    """Of arrays, and of tables, inside and outside the named axis."""
+    given = [exchange(seed, 4, 2) for seed in range(3)]
+    stacked = [np.stack(x) for x in zip(*given)]
+    want = np.stack([moved(*g) for g in given])
+    inside = mw.vmap(mw.vmap(exchanged), in_axes=1, out_axes=1, axis_name="i")(*stacked)
+    np.testing.assert_array_equal(inside, want)
+    np.testing.assert_array_equal(mw.vmap(mw.vmap(exchanged, axis_name="i"))(*stacked), want)
+    mesh = mw.make_mesh((4,), ("i",))
+    spec = {"mesh": mesh, "in_specs": P(None, "i"), "out_specs": P(None, "i")}
+    split = mw.shard_map(lambda *a: mw.vmap(exchanged)(*(x[:, 0] for x in a))[:, None], **spec)
+    np.testing.assert_array_equal(mw.jit(split)(*map(mnp.asarray, stacked)), want)
+    operand, output, *tables = given[0]
+    several = np.stack([operand, 2 * operand, operand - 1], 2), np.stack([output, 3 * output, output + 1], 1)
+    rows = mw.vmap(exchanged, in_axes=(1, 0, None, None, None, None))
+    got = mw.vmap(rows, axis_name="i")(*several, *tables)
+    for k in range(3):
+        np.testing.assert_array_equal(got[:, k], moved(several[0][:, :, k], several[1][:, k], *tables))
+
+
+@pytest.mark.parametrize(("positions", "each"), [(2, 1), (4, 2)])
+def test_second_derivatives(positions, each):
+    """Rows that go to several positions, and rows that go to one, as JAX differentiates the same in indices."""
+    jax = pytest.importorskip("jax")
+    operand, output, *tables = exchange(5, positions, each)
+    weights = np.random.default_rng(0).normal(size=output.shape).astype("f4")
+    mesh = mw.make_mesh((positions,), ("i",))
+    one = lambda *args: exchanged(*(x[0] for x in args))[None]  # noqa: E731
+    split = mw.shard_map(one, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+
+    def written(x, y):
+        out = jax.numpy.asarray(y)
+        for source in range(positions):
+            for i, n in enumerate(tables[1][source]):
+                a, b = tables[0][source, i], tables[2][source, i]
+                out = out.at[i // each, b : b + n].set(x[source, a : a + n])
+        return (out**2 * weights).sum()
+
+    ours = mw.jacrev(
+        mw.grad(lambda x, y: (split(x, y, *map(mnp.asarray, tables)) ** 2 * weights).sum(), (0, 1)), (0, 1)
+    )
+    theirs = jax.jacrev(jax.grad(written, (0, 1)), (0, 1))
+    for a, b in zip(
+        mw.tree.leaves(mw.jit(ours)(operand, output)), jax.tree.leaves(theirs(operand, output)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_sent_and_written():
+    """One operation for accelerators, with the bytes of the rows, there and back; StableHLO that is read again."""
+    given = exchange(0, 4, 1)
+    mesh = mw.make_mesh((4,), ("i",))
+    split = mw.shard_map(lambda *a: exchanged(*(x[0] for x in a))[None], mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    part = mw.jit(split).partition(*map(mnp.asarray, given))
+    (sent,) = part.collectives
+    assert (sent.kind, sent.bytes_sent) == ("ragged_all_to_all", given[0][0].nbytes * 3 // 4)
+    text = part.as_text("stablehlo")
+    assert "@ragged_all_to_all" in text and "all_gather" not in text
+    out = mw.load(text)(*(x[:, None] for x in given))
+    np.testing.assert_array_equal(out[:, 0], moved(*given))
+    back = mw.jit(mw.grad(lambda x, *r: (split(x, *r) ** 2).sum())).partition(*map(mnp.asarray, given))
+    kinds = {c.kind: c.bytes_sent for c in back.collectives}
+    assert set(kinds) == {"ragged_all_to_all", "all_to_all"}
+    assert kinds["ragged_all_to_all"] == sent.bytes_sent
+
+
+def test_groups_that_are_no_part_of_a_mesh():
+    first, second = exchange(2, 2, 2), exchange(3, 2, 2)
+    given = [np.stack([a[0], b[0], b[1], a[1]]) for a, b in zip(first, second)]
+    program = as_jax_writes(given, "[[0, 3], [1, 2]]")
+    want = np.stack([moved(*first)[0], *moved(*second), moved(*first)[1]])
+    np.testing.assert_array_equal(program(*given), want)
+    program.partition(mw.make_mesh((4,), ("d",))).verify(*given)
 
 
 @pytest.mark.parametrize("shapes", [((0, 2), (3, 2)), ((3, 2), (0, 2)), ((3, 0), (4, 0))])

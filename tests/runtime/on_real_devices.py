@@ -269,6 +269,24 @@ def test_per_device_functions():
     np.testing.assert_array_equal(mw.pmap(lambda x: mw.lax.psum(x, "i"), axis_name="i")(np.arange(8)), [28] * 8)
 
 
+def test_rows_are_exchanged():
+    """Device i sends its first row to device 7 - i, where it becomes the last of three; and back."""
+    i = np.arange(8, dtype=np.int32)
+    ones = np.zeros((8, 8), np.int32)
+    ones[i, 7 - i] = 1
+    tables = [np.ravel(t) for t in (0 * ones, ones, 2 * ones, ones)]
+    f = mw.shard_map(
+        lambda x, *t: mw.lax.ragged_all_to_all(x, mnp.zeros(3), *t, axis_name=("x", "y")),
+        mesh=MESH, in_specs=P(("x", "y")), out_specs=P(("x", "y")),
+    )  # fmt: skip
+    x = np.arange(16, dtype=np.float32)
+    want = np.zeros((8, 3), np.float32)
+    want[:, 2] = x[::2][::-1]
+    np.testing.assert_array_equal(mw.jit(f)(x, *tables), want.ravel())
+    slopes = mw.jit(mw.grad(lambda x: (f(x, *tables) ** 2).sum()))(x)
+    np.testing.assert_array_equal(slopes, np.where(np.arange(16) % 2, 0, 2 * x))
+
+
 def test_thousands_of_steps_are_started_without_waiting():
     @mw.jit
     def step(w, x):

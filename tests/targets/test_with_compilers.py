@@ -188,6 +188,24 @@ def compiled_decompositions(where):
         return step.partition().compile(where)
 
 
+@pytest.mark.parametrize("derivative", [False, True])
+@pytest.mark.parametrize("where", [pytest.param("v5e:2x4", marks=tpu), pytest.param("h100", marks=cuda)])
+def test_rows_are_exchanged_by_the_operation_for_it(where, derivative):
+    mesh = mw.AbstractMesh((8,), ("x",), machine=where)
+
+    def exchanged(x, out, *tables):
+        return mw.lax.ragged_all_to_all(x, out, *tables, axis_name="x")
+
+    f = mw.shard_map(exchanged, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    wanted = mw.grad(lambda x, *rest: (f(x, *rest).astype(float) ** 2).sum()) if derivative else f
+    rows, space = (mw.ShapeDtypeStruct((8 * n, 256), mnp.bfloat16) for n in (1024, 4096))
+    part = mw.jit(wanted).partition(rows, space, *[mw.ShapeDtypeStruct((64,), mnp.int32)] * 4)
+    report = part.compile(where)
+    sent = [c.bytes_sent for c in report.collectives if c.kind == "ragged_all_to_all"]
+    assert sent == [1024 * 256 * 2 * 7 // 8] * (1 + derivative)
+    assert sum(sent) == sum(c.bytes_sent for c in part.collectives if c.kind == "ragged_all_to_all")
+
+
 @tpu
 def test_decompositions_on_tpus():
     assert compiled_decompositions("v5e:1x2").fits

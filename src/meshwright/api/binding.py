@@ -19,6 +19,7 @@ from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import AxisIndex, axis_index_of
 from meshwright.ops.collective.exchange import Ppermute
+from meshwright.ops.composite import Composite
 from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.table import convert, copy, zeros_like
 from meshwright.ops.imported.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups
@@ -284,9 +285,10 @@ class _Binder:
             return lambda *xs: [in_groups(collective, groups, grid.manual, sizes(grid.manual), *xs)]
         if isinstance(collective, AxisIndex):
             return lambda: [axis_index_of(group_axes, sizes(group_axes))]
+        here = collective.over(group_axes, sizes(group_axes))
         if not group_axes:
-            return lambda x: [x]
-        return lambda x: [collective.over(group_axes, sizes(group_axes)).bind(x)]
+            return here.expand if isinstance(here, Composite) else lambda x: [x]
+        return lambda *xs: [here.bind(*xs)]
 
 
 # --- annotations --------------------------------------------------------------------------------------------

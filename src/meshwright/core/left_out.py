@@ -16,7 +16,7 @@ NAMES: dict[str, dict[str, str]] = {
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
     },
     "lax": {
-        "after_all_p|create_token_p|dce_sink_p|device_put_p|ragged_all_to_all_p|stage_p": _PRIMITIVES,
+        "after_all_p|create_token_p|dce_sink_p|device_put_p|stage_p": _PRIMITIVES,
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
         "psend|precv": "use all_to_all or ppermute",
@@ -108,7 +108,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "extend.core.primitives": {
         "(add_jaxvals|after_all|call|closed_call|create_token|device_put|empty2|get|hessenberg|householder_product|"
-        "ragged_all_to_all|random_(fold_in|seed|split)|schur|swap|tridiagonal)_p": (
+        "random_(fold_in|seed|split)|schur|swap|tridiagonal)_p": (
             "that is a function of other ops here; call it instead"
         ),
     },

@@ -87,6 +87,8 @@ def seconds_of(kind: str, levels: Sequence[Link], operand: float, result: float)
             return min(2 * _gather(levels, operand), _tree(levels, operand), _gather(levels, operand * everyone))
         case "all_to_all":
             return _all_to_all(levels, operand)
+        case "ragged_all_to_all":
+            return _all_to_all(levels, min(operand, result))
     slowest = max(levels, key=lambda link: link.stride / link.bandwidth)
     return operand * slowest.stride / slowest.bandwidth + sum(link.stride * link.latency for link in levels)
 

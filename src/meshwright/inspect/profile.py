@@ -19,8 +19,9 @@ from meshwright.runtime.pjrt.profiling import Event, events
 PROGRAMS_FILE = "meshwright.programs.json"
 #: the names of collectives in jaxprs and in HLO
 COLLECTIVES = frozenset(
-    """psum pmax pmin pprod pand por ppermute all_gather all_gather_invariant all_to_all reduce_scatter psum_scatter
-    all-reduce all-gather all-to-all reduce-scatter collective-permute all-reduce-start all-gather-start""".split()
+    """psum pmax pmin pprod pand por ppermute all_gather all_gather_invariant all_to_all ragged_all_to_all
+    reduce_scatter psum_scatter all-reduce all-gather all-to-all ragged-all-to-all reduce-scatter collective-permute
+    all-reduce-start all-gather-start""".split()
 )
 
 

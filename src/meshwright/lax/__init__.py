@@ -43,7 +43,7 @@ from meshwright.lax.functions import (
     shape_as_value,
 )
 from meshwright.lax.products import batch_matmul, conv_general_dilated, dot, dot_general, pdot
-from meshwright.lax.ragged import RaggedDotDimensionNumbers, ragged_all_to_all, ragged_dot, ragged_dot_general
+from meshwright.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from meshwright.lax.random_bits import RandomAlgorithm, rng_bit_generator, rng_uniform
 from meshwright.lax.reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
 from meshwright.lax.results import gives_arrays as _gives_arrays
@@ -82,6 +82,7 @@ from meshwright.ops.collective.named_axis import (
     psum,
     psum_scatter,
     pvary,
+    ragged_all_to_all,
 )
 from meshwright.ops.elementwise.chlo import mulhi
 from meshwright.ops.elementwise.clamp import clamp

@@ -94,6 +94,10 @@ def _exchanged(
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, **options)
 
 
+def _rows_exchanged(*args: Any, axis_name: Any, axis_index_groups: Any = None) -> Any:
+    return lax.ragged_all_to_all(*args, axis_name=axis_name, axis_index_groups=axis_index_groups)
+
+
 def _permuted(x: Any, *, axis_name: Any, perm: Any) -> Any:
     return lax.ppermute(x, axis_name, perm)
 
@@ -130,6 +134,7 @@ FUNCTIONS.update(
         "le_to": _in_total_order("LE"),
         "lt_to": _in_total_order("LT"),
         "ppermute": _permuted,
+        "ragged_all_to_all": _rows_exchanged,
         "ragged_dot_general": _ragged_dot,
         "reshape": _reshape,
         "rng_uniform": lambda a, b, *, shape: lax.rng_uniform(a, b, shape),

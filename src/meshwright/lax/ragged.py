@@ -1,11 +1,8 @@
-"""Groups of rows of different sizes, as in mixtures of experts: products with them (``ragged_dot`` of ``jax.lax``), and
-their exchange between devices (``ragged_all_to_all``).
-"""
+"""Groups of rows of different sizes, as in mixtures of experts: products with them (``ragged_dot`` of ``jax.lax``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from meshwright.api.placement import made_as
@@ -14,8 +11,6 @@ from meshwright.core.precision import PrecisionLike
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, RuleError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.named_axis import Groups, all_gather, all_to_all
-from meshwright.ops.collective.ragged import exchanged_rows
 from meshwright.ops.products.dot import free_dims, matrix_precision, product_type
 from meshwright.ops.products.ragged import grouped_product
 
@@ -116,33 +111,3 @@ def ragged_dot_general(
         out_sharding,
         lambda: grouped_product(lhs, rhs, group_sizes, ((lc, rc), (lb, rb)), ragged, groups, *how),
     )
-
-
-def ragged_all_to_all(
-    operand: Any, output: Any, input_offsets: Any, send_sizes: Any, output_offsets: Any, recv_sizes: Any, *,
-    axis_name: Any, axis_index_groups: Groups = None,
-) -> Any:  # fmt: skip
-    """Write rows from the ``operand [n, ...]`` of each position along the named axes into ``output [m, ...]``.
-
-    Each position sends position ``i`` the ``send_sizes[i]`` rows from ``input_offsets[i]`` on, which position ``i``
-    stores from row ``output_offsets[i]`` on; it must know their number as its ``recv_sizes`` for the sender. The four
-    are ``[k]`` integers; if ``k`` is a multiple of the number of positions, each is sent that many slices. The operands
-    are gathered, so the bytes sent depend on their size, not on that of the slices. Slices must not write the same row.
-
-    Raises:
-      ShapeError: shapes do not fit each other or the number of positions.
-      DTypeError: ``operand`` and ``output`` have different dtypes, or offsets and sizes are not integers.
-      UnboundAxisError, ArgumentError: as :func:`all_to_all`.
-
-    Example:
-      >>> rows = jnp.array([[1, 2, 2], [3, 4, 0]])
-      >>> tables = [[0, 1], [0, 1]], [[1, 2], [1, 1]], [[0, 0], [1, 2]], [[1, 1], [2, 1]]
-      >>> f = lambda x, *tables: lax.ragged_all_to_all(x, jnp.zeros(4, int), *tables, axis_name="i")
-      >>> mw.vmap(f, axis_name="i")(rows, *map(jnp.array, tables)).tolist()
-      [[1, 3, 0, 0], [2, 2, 4, 0]]
-    """
-    where: dict[str, Any] = {"axis_name": axis_name, "axis_index_groups": axis_index_groups}
-    return exchanged_rows(
-        operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), partial(all_gather, **where),
-        partial(all_to_all, split_axis=0, concat_axis=0, tiled=True, **where),
-    )  # fmt: skip

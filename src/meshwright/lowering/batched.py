@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.lowering.channels_last import CHANNELS_LAST
-from meshwright.lowering.composites import WRITTEN_OUT_PRODUCTS
+from meshwright.lowering.composites import WRITTEN_OUT
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.host_calls import call_once, calls_python
 from meshwright.lowering.joined import JOINED_REDUCTIONS
@@ -85,7 +86,7 @@ def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass,
             "The program is batched over all virtual mesh positions.",
         ),
         DEAD_CODE,
-        WRITTEN_OUT_PRODUCTS,
+        *((WRITTEN_OUT,) if config.platform == "cpu" else ()),
         CHANNELS_LAST,
         ONEDNN,
         CONVOLVING_PRODUCTS,

@@ -14,6 +14,7 @@ from meshwright.core.words import counted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
+from meshwright.lowering.composites import WRITTEN_OUT
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.lanes import fill_lanes
@@ -74,8 +75,8 @@ NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants tha
 MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are computed at the rank of what they mask.")
 LANES = Pass("lanes", fill_lanes, "On TPUs, all-to-alls of narrow rows send rows that fill the lanes.")
 TABLES = Pass("tables", compute_entries, "On TPUs, entries of small tables that devices look up are computed.")
-#: the passes that write a program in the form for which the compiler of a platform generates faster code
-FAST_FORMS = {"cuda": (MASKS,), "tpu": (LANES, TABLES)}
+#: the passes that write a program in the form that the compiler of a platform takes, or generates faster code for
+FAST_FORMS = {"cpu": (WRITTEN_OUT,), "cuda": (MASKS,), "tpu": (LANES, TABLES)}
 #: the passes for one platform only
 ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING, ONE_BY_ONE), "cpu") | {
     step: platform for platform, steps in FAST_FORMS.items() for step in steps
@@ -86,6 +87,7 @@ LOWERING = (
     UNCONSTRAINED,
     WHOLE_REGIONS,
     ORDERED,
+    WRITTEN_OUT,
     LOOPS_IN_BODIES,
     NOT_EMPTY,
     DIVISORS,

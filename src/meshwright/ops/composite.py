@@ -48,8 +48,8 @@ def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands:
 class Composite(Op):
     """Base class of ops that are defined by other ops."""
 
-    #: the expansion consists of matrix products, which have faster forms on some platforms
-    of_products: ClassVar[bool] = False
+    #: XLA's compiler for CPUs knows no such operation, or the expansion has faster forms there
+    written_out_on_cpus: ClassVar[bool] = False
 
     def expand(self, *operands: Value) -> list[Value]:
         """The results, computed with other ops."""

@@ -23,7 +23,8 @@ class Collective:
 
     ``bytes_sent`` is what one device sends in one run, multiplied by ``count``, the trip count of the surrounding
     loops. The formulas are those of ring algorithms: all-gather ``out·(g-1)/g``, reduce-scatter ``in·(g-1)/g``,
-    all-reduce ``2·n·(g-1)/g``, all-to-all ``n·(g-1)/g``, permute ``n``.
+    all-reduce ``2·n·(g-1)/g``, all-to-all ``n·(g-1)/g``, permute ``n``. A ragged all-to-all sends as many rows as its
+    tables say; it is counted as if each row of the smaller array went to one of the devices, to all equally often.
     """
 
     kind: str
@@ -58,6 +59,8 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
             return result.nbytes * (group - 1) // group
         case "reduce_scatter" | "all_to_all":
             return operand.nbytes * (group - 1) // group
+        case "ragged_all_to_all":
+            return min(operand.nbytes, result.nbytes) * (group - 1) // group
         case "all_reduce":
             return -(-2 * operand.nbytes * (group - 1) // group)
     return operand.nbytes

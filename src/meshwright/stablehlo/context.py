@@ -70,6 +70,8 @@ def attribute(value: Any) -> ir.Attribute:
         return dense(value)
     if isinstance(value, ir.Attribute):
         return value
+    if isinstance(value, dict):
+        return ir.DictAttr.get({k: attribute(v) for k, v in value.items()}, context())
     elements = type(value[0]) if isinstance(value, tuple) and value else None
     return _small_attribute(type(value), value, elements)  # type: ignore[arg-type]
 

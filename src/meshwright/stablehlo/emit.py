@@ -32,10 +32,18 @@ _COLLECTIVES = {
     "stablehlo.all_reduce": True,
     "stablehlo.all_to_all": False,
     "stablehlo.collective_permute": False,
+    "stablehlo.ragged_all_to_all": False,
     "stablehlo.reduce_scatter": True,
 }
 _CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
 _AMONG_PARTITIONS = {"channel_handle": _CHANNEL, "use_global_device_ids": "unit"}
+
+
+def _called(target: str, replica_groups: np.ndarray, channel_handle: str = "") -> dict[str, Any]:
+    """The attributes of a custom call in which StableHLO writes a collective that only HLO has."""
+    # XLA (jaxlib 0.10.2) fails on a call without a channel; 0 is none.
+    config = {"replica_groups": replica_groups, "channel_id": 1 if channel_handle else 0}
+    return {"call_target_name": f'"{target}"', "api_version": "4 : i32", "backend_config": config}
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ class ModuleBuilder(Interpreter[Any]):
     ) -> list[Any]:
         if name in _COLLECTIVES and self.among_partitions:
             attributes |= _AMONG_PARTITIONS if _COLLECTIVES[name] else {"channel_handle": _CHANNEL}
+        if name == "stablehlo.ragged_all_to_all":
+            name, attributes = "stablehlo.custom_call", _called("ragged_all_to_all", **attributes)
         operation = _create(
             name,
             results=[tensor_type(a) for a in out_avals],

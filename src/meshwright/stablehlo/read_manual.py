@@ -13,7 +13,7 @@ from meshwright.core.words import counted
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
-from meshwright.ops.collective.ragged import exchanged_rows
+from meshwright.ops.collective.ragged import RaggedAllToAll, with_tables
 from meshwright.ops.elementwise.monoid import MONOIDS
 from meshwright.ops.elementwise.table import convert, div, rem, zeros_like
 from meshwright.ops.imported.device_collective import DeviceNumber
@@ -23,6 +23,7 @@ from meshwright.ops.imported.grouped import (
     all_to_all,
     collective_broadcast,
     collective_permute,
+    ragged_all_to_all,
     reduce_scatter,
 )
 from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
@@ -191,17 +192,10 @@ def _ragged_all_to_all(r: Any) -> Any:
     if len(r.operands) != 6 or not isinstance(config, dict) or "replica_groups" not in config:
         r.fail("is of an operand, an output and four tables, with replica_groups in its backend_config; it has others")
     groups = groups_of(Respelled(r, attributes=config), "replica_groups")
-    n, origin = (1, -1) if groups is None else (_size(r, groups), r.module.remember(r.operation))
-
-    def gather(x: Any) -> Any:
-        rows = expand_dims(x, [0])
-        return rows if groups is None else all_gather(rows, groups, n, 0, origin)
-
-    def exchange(x: Any) -> Any:
-        return x if groups is None else all_to_all(x, groups, n, 0, 0, origin)
-
-    operand, output, *tables = r.operands
-    return exchanged_rows(operand, output, tables, gather, exchange)
+    if groups is None:
+        alone, (operand, output, *tables) = RaggedAllToAll((), ()), r.operands
+        return alone.expand(*with_tables(alone, operand, output, tables))
+    return ragged_all_to_all(*r.operands, groups=groups, count=_size(r, groups), origin=r.module.remember(r.operation))
 
 
 @reads("stablehlo.collective_permute")

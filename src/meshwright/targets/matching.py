@@ -91,7 +91,7 @@ class _Pool:
         return CompiledCollective(
             theirs.kind if len(kinds) != 1 or theirs.kind in kinds else f"{theirs.kind} (for {kinds.pop()})",
             theirs.asynchronous, theirs.overlaps, theirs.algorithm, axes, group, tuple(map(str, theirs.operands)),
-            theirs.count, theirs.count * sent_bytes(theirs.kind, group, sum(t.nbytes for t in theirs.operands)), source,
+            theirs.count, theirs.count * sent_bytes(theirs.kind, group, _operand_bytes(theirs)), source,
             tuple(dict.fromkeys(c.reason for c in mine)), theirs.name,
         )  # fmt: skip
 
@@ -117,6 +117,11 @@ class _Pool:
 
 def _place(source: SourceLocation) -> tuple[str, int]:
     return os.path.basename(source.file), source.line
+
+
+def _operand_bytes(theirs: Scheduled) -> int:
+    sizes = [t.nbytes for t in theirs.operands]
+    return min(sizes[:2]) if theirs.kind == "ragged_all_to_all" else sum(sizes)  # the others are tables
 
 
 def _groups(mesh: AbstractMesh, axes: Sequence[str]) -> Groups:

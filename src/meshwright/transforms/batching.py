@@ -12,6 +12,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.inside import collectives_of
+from meshwright.ops.composite import Composite
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.random.keys import KeyOp, key_types_of
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim
@@ -70,6 +71,8 @@ class BatchTrace(Trace):
         if key is not None and isinstance(op, KeyOp) and op.key is key:
             with set_trace(self.parent):
                 return self.wrap(*op.on_words(*self.unwrap(args[0])))
+        if isinstance(op, Composite) and isinstance(op, Collective) and self.axis.name in op.axes:
+            return op.expand(*args)[0]
         batched = any(type(x) is BatchTracer and x.owner is self for x in args)
         if key is not None:
             batched = batched or any(not isinstance(x, Tracer) and typeof(x).dtype is key for x in args)

@@ -21,6 +21,7 @@ from meshwright.ops.collective.all_reduce import AllReduce, Pmax, Pmin, Psum
 from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
 from meshwright.ops.collective.base import Collective, axis_index_of
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.ragged import RaggedAllToAll, with_tables
 from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant, ReduceScatter
 from meshwright.ops.elementwise.table import convert, copy, div, mul, scalar_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
@@ -367,6 +368,49 @@ def all_to_all(
         return _done(AllToAll(names, sizes, s, c), x)
     x = expand_dims(x, [s])  # [1, D]: received parts are joined along the new dimension, which is then merged
     return _merged(_done(AllToAll(names, sizes, s + 1, s), x), s)
+
+
+def ragged_all_to_all(
+    operand: Any, output: Any, input_offsets: Any, send_sizes: Any, output_offsets: Any, recv_sizes: Any, *,
+    axis_name: Any, axis_index_groups: Groups = None,
+) -> Any:  # fmt: skip
+    """Write rows from the ``operand [n, ...]`` of each position along the named axes into ``output [m, ...]``.
+
+    Each position sends position ``i`` the ``send_sizes[i]`` rows from ``input_offsets[i]`` on, which position ``i``
+    stores from row ``output_offsets[i]`` on; it must know their number as its ``recv_sizes`` for the sender. The four
+    are ``[k]`` integers; if ``k`` is a multiple of the number of positions, each is sent that many slices. Slices must
+    not write the same row. Accelerators send the slices alone; on CPUs, and in ``axis_index_groups``, the operands are
+    gathered.
+
+    Its derivative sums what has been made of a row that went to several positions: exchanges of rows that went to one
+    take one exchange back, and others one for each slice.
+
+    Raises:
+      ShapeError: shapes do not fit each other or the number of positions.
+      DTypeError: ``operand`` and ``output`` have different dtypes, or offsets and sizes are not integers.
+      UnboundAxisError, ArgumentError: as :func:`all_to_all`.
+
+    Example:
+      >>> rows = jnp.array([[1, 2, 2], [3, 4, 0]])
+      >>> tables = [[0, 1], [0, 1]], [[1, 2], [1, 1]], [[0, 0], [1, 2]], [[1, 1], [2, 1]]
+      >>> f = lambda x, *tables: lax.ragged_all_to_all(x, jnp.zeros(4, int), *tables, axis_name="i")
+      >>> mw.vmap(f, axis_name="i")(rows, *map(jnp.array, tables)).tolist()
+      [[1, 3, 0, 0], [2, 2, 4, 0]]
+    """
+    tables = input_offsets, send_sizes, output_offsets, recv_sizes
+    names, sizes = _names(axis_name)
+    groups = axis_groups("ragged_all_to_all", names, sizes, axis_index_groups)
+    op = RaggedAllToAll(names, sizes) if groups is None else RaggedAllToAll(("group",), (groups.size,))
+    operands = with_tables(op, operand, output, tables)
+    if groups is None:
+        return op.bind(*operands) if names else op.expand(*operands)[0]
+
+    def bind(part: Collective, x: Any) -> Any:
+        if isinstance(part, AllGather):
+            return all_gather(x, axis_name, tiled=True, axis_index_groups=axis_index_groups)
+        return all_to_all(x, axis_name, 1, 0, tiled=True, axis_index_groups=axis_index_groups)
+
+    return op.by_gather(bind, *operands)
 
 
 def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: bool) -> None:

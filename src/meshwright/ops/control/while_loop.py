@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from meshwright.core.dtypes import is_integer, max_value
 from meshwright.core.records import dataclass
@@ -11,11 +13,26 @@ from meshwright.errors import LoopDerivativeError
 from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import Builder, Cotangents
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import (
     arranged,
 )
+from meshwright.ops.elementwise.table import add, lt
+
+
+def counted(body: Callable[..., Any], number: Any, consts: Sequence[Any], carry: Any) -> Any:
+    """``for i in range(number): carry = body(i, *consts, carry)``; bodies close over nothing that is traced."""
+
+    def step(*args: Any) -> list[Any]:
+        *given, i, held = args
+        return [add(i, np.int32(1)), body(i, *given, held)]
+
+    types = [typeof(v).strong() for v in (*consts, np.int32(0), carry)]
+    again = trace_to_jaxpr(lambda number, i, carry: [lt(i, number)], [typeof(number).strong(), *types[-2:]])
+    op = While(trace_to_jaxpr(step, types), len(consts), again, 1)
+    return op.bind(number, *consts, np.int32(0), carry)[1]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import AxisIndex, Collective, axis_index_of
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.ragged import RaggedAllToAll
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.table import add, lt, mul, rem, select, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim, dynamic_slice_in_dim
@@ -144,9 +145,11 @@ def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequen
     place = entry_at_position(axes, sizes, where)
     if isinstance(op, AxisIndex):
         return place
-    (x,) = operands
-    permuted = op.group_size <= min(_MOST_PERMUTED, n // 2)
-    result = (_permuted if permuted else _selected)(op, groups, axes, sizes, place, x)
+    if isinstance(op, RaggedAllToAll):
+        result = op.by_gather(lambda part, x: in_groups(part, groups, axes, sizes, x), *operands)
+    else:
+        permuted = op.group_size <= min(_MOST_PERMUTED, n // 2)
+        result = (_permuted if permuted else _selected)(op, groups, axes, sizes, place, *operands)
     if (where >= 0).all():
         return result
     outside = broadcast_in_dim(lt(place, np.int32(0)), typeof(result).shape, ())

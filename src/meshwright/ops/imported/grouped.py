@@ -15,6 +15,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.ops.collective.base import AxisIndex
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.ragged import RaggedAllToAll, with_tables
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import eq, select, zeros_like
@@ -68,6 +69,12 @@ def all_to_all(
     op = AllToAll((GROUP,), (count,), split + 1, split)
     y = DeviceCollective(op, groups, origin=origin).bind(expand_dims(x, [split]))
     return reshape(y, typeof(x).shape)
+
+
+def ragged_all_to_all(operand: Any, output: Any, *tables: Any, groups: Groups, count: int, origin: int = -1) -> Any:
+    """Exchange rows between the devices of the group (see :func:`.lax.ragged_all_to_all`)."""
+    op = RaggedAllToAll((GROUP,), (count,))
+    return DeviceCollective(op, groups, origin=origin).bind(*with_tables(op, operand, output, tables))
 
 
 def collective_permute(x: Any, pairs: Groups, devices: int, origin: int = -1) -> Any:

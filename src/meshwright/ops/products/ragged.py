@@ -60,7 +60,7 @@ class RaggedDot(Bilinear, Composite):
     name: ClassVar[str] = "ragged_dot_general"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
     hidden_params: ClassVar[tuple[str, ...]] = ("precision", "among", "over")
-    of_products: ClassVar[bool] = True
+    written_out_on_cpus: ClassVar[bool] = True
 
     # --- dimensions -----------------------------------------------------------------------------------------
     @property

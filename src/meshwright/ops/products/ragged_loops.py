@@ -17,8 +17,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dot_algorithms import Algorithm
 from meshwright.core.records import dataclass
-from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.control.while_loop import While
+from meshwright.ir.tracing import typeof
+from meshwright.ops.control.while_loop import counted
 from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.table import (
     add,
@@ -115,7 +115,7 @@ class _Loops:
         number = self.bounds.size
         consts = [x, y, reshape(starts, (number,)), reshape(ends, (number,))]
         zeros = match_shape(np.zeros((), self.held.dtype), self.held)
-        out = _counted(self._group, np.int32(number), consts, zeros)
+        out = counted(self._group, np.int32(number), consts, zeros)
         return convert(out, self.out.dtype)
 
     @property
@@ -166,7 +166,7 @@ class _Loops:
         def step(t: Any, start: Any, *rest: Any) -> Any:
             return body(add(start, mul(t, tile)), *rest)
 
-        return _counted(step, number, [start, end, i, x, y], carry)
+        return counted(step, number, [start, end, i, x, y], carry)
 
 
 @dataclass(frozen=True)
@@ -224,19 +224,6 @@ class _Sums(_Loops):
         made = reshape(self._over_tiles(total, i, [x, y, starts, ends], zero), shape)
         made = add(made, _window(out, place)) if self._again else convert(made, self.out.dtype)
         return _updated(out, made, place)
-
-
-def _counted(body: Callable[..., Any], number: Any, consts: Sequence[Any], carry: Any) -> Any:
-    """``for i in range(number): carry = body(i, *consts, carry)``; bodies close over nothing that is traced."""
-
-    def step(*args: Any) -> list[Any]:
-        *given, i, held = args
-        return [add(i, np.int32(1)), body(i, *given, held)]
-
-    types = [typeof(v).strong() for v in (*consts, np.int32(0), carry)]
-    again = trace_to_jaxpr(lambda number, i, carry: [lt(i, number)], [types[-2], *types[-2:]])
-    op = While(trace_to_jaxpr(step, types), len(consts), again, 1)
-    return op.bind(number, *consts, np.int32(0), carry)[1]
 
 
 def _starts(x: Any, places: Places) -> list[Any]:

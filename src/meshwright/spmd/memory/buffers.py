@@ -187,6 +187,8 @@ def updated(kernel: Kernel) -> list[Kernel]:
     root = kernel.root
     if "output_operand_aliases" in root.attributes:
         return [kernel.operands[int(i)] for i in _ALIASED.findall(root.attributes["output_operand_aliases"])]
+    if root.op == "ragged_all_to_all":
+        return [kernel.operands[1]]
     if is_product(kernel):
         return [k for k in kernel.inputs if _original(k.root) in _sums(kernel)]
     return [k for k in kernel.operands[:1] if root.op in ("dynamic_update_slice", "scatter") and k in kernel.inputs]
