@@ -789,3 +789,16 @@ def test_images_of_other_integers_are_not_interpolated(refuses):
         )
         with refuses(errors.RuleError, "int32", "float32"):
             model({}, IMAGE.int())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((48, 32), (4, 16, 32)), ((48, 64), (16, 64)), ((4, 24, 32), (64, 32)), ((4, 24, 32), (4, 16, 32))],
+    ids=["rows", "sums", "columns", "one-each"],
+)
+def test_products_of_groups(first, second):
+    """Groups of rows, of what is summed, of columns; the second one is empty."""
+    whole = {(2, 3): first[0], (2, 2): first[1], (3, 2): second[0]}.get((len(first), len(second)))
+    offs = None if whole is None else torch.tensor([8, 8, 24, whole], dtype=torch.int32)
+    x, y = (r(*shape).to(torch.bfloat16) for shape in (first, second))
+    same(Of(lambda m, x, y: torch._grouped_mm(x, y.mT, offs=m.offs), offs=offs), x, y, tolerance=8e-3)

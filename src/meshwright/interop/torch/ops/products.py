@@ -109,7 +109,21 @@ def grouped_product(input: Any, weight: Any, offs: Any) -> Any:
 
 @register("aten._grouped_mm")
 def grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    out = mnp.matmul(self, mat2) if offs is None else grouped_product(self, mat2, offs)
+    """``offs`` end the groups along the dimension that a matrix without a dimension of groups has more of: rows,
+    columns, or, of two such matrices, what is summed, to a product for each group."""
+    kind = None if out_dtype is None else mnp.dtype(out_dtype)
+    if offs is None:
+        out = mnp.matmul(self, mat2, preferred_element_type=kind)
+    else:
+        sizes = mnp.diff(offs, prepend=mnp.zeros(1, offs.dtype))
+        swapped = self.ndim == 3  # whose second factor has the groups, as columns
+        x, y, contracted = (mat2, self, (0, 2)) if swapped else (self, mat2, (1, mat2.ndim - 2))
+        summed = y.ndim == 2
+        numbers = lax.RaggedDotDimensionNumbers(
+            (([contracted[0]], [contracted[1]]), ([], [])), [int(summed or swapped)], [] if summed else [0]
+        )
+        out = lax.ragged_dot_general(x, y, sizes, numbers, preferred_element_type=kind)
+        out = out.T if swapped else out
     return out if bias is None else out + bias
 
 
