@@ -115,3 +115,68 @@ def test_a_batch_with_groups_of_its_own_is_not_mixed():
     shardings = (sharding("e"), sharding("e"), sharding(), sharding())
     x = np.stack([X, X * 2])
     mw.jit(reversed_between, in_shardings=shardings).lower(UP, DOWN, x, sizes).partition().verify(UP, DOWN, x, sizes)
+
+
+# --- scans --------------------------------------------------------------------------------------------------
+LAYERS = 3
+STACKED = tuple(np.stack([w, w[::-1], 2 * w]) for w in (UP, DOWN))
+BY_LAYER = np.stack([SIZES, OTHER, np.roll(SIZES, 3)])
+
+
+def over_experts(fun, *args, outs=None):
+    shardings = (sharding(None, "e"), sharding(None, "e"), sharding("d"), sharding())
+    part = mw.jit(fun, in_shardings=shardings, out_shardings=outs).lower(*args).partition()
+    part.verify(*args)
+    return [(c.kind, c.operand.shape) for c in part.collectives if "e" in c.axes and c.operand.ndim > 1]
+
+
+def layers(up, down, x, sizes):
+    return lax.scan(lambda x, w: (x + network(w[0], w[1], x, w[2]), None), x, (up, down, sizes))[0]
+
+
+def test_what_a_scan_keeps_for_its_derivative_is_not_summed():
+    """Tokens are replicated over experts: a layer is summed once on its way, and once on the way back."""
+
+    def gradient(up, down, x, sizes):
+        return mw.grad(lambda *a: (layers(*a, sizes) ** 2).sum(), (0, 1, 2))(up, down, x)
+
+    sent = over_experts(gradient, *STACKED, X, BY_LAYER, outs=(sharding(None, "e"), sharding(None, "e"), sharding("d")))
+    assert sent == [("all_reduce", (M // 2, K))] * 2
+
+
+def in_two_scans(second):
+    """Products up in one scan, products down in another, of rows and sizes that ``second`` makes of those of the
+    first."""
+
+    def fun(up, down, x, sizes):
+        hidden = lax.scan(lambda c, w: (c, lax.ragged_dot(x, w[0], w[1])[:, :N]), 0, (up, sizes))[1]
+        hidden, sizes = second(hidden, sizes)
+        return lax.scan(lambda c, w: (c + lax.ragged_dot(w[1] ** 2, w[0], w[2]), None), 0 * x, (down, hidden, sizes))[0]
+
+    return over_experts(fun, *STACKED, X, BY_LAYER, outs=sharding("d"))
+
+
+@pytest.mark.parametrize(
+    ("second", "kept"),
+    [
+        (lambda h, s: (h, s), True),
+        (lambda h, s: (h, s[::-1]), False),
+        (lambda h, s: (h[::-1], s), False),
+        (lambda h, s: (h[::-1], s[::-1]), False),
+        (lambda h, s: (h, s[:1] + 0 * s), False),
+    ],
+    ids=["same", "other-sizes", "other-rows", "both", "one-size"],
+)
+def test_rows_go_from_scan_to_scan(second, kept):
+    sent = in_two_scans(second)
+    assert all(shape[-1] != N for _, shape in sent) == kept
+
+
+def test_rows_that_a_scan_returns_are_summed():
+    def fun(up, down, x, sizes):
+        hidden = lax.scan(lambda c, w: (c, lax.ragged_dot(x, w[0], w[1])[:, :N]), 0, (up, sizes))[1]
+        out = lax.scan(lambda c, w: (c + lax.ragged_dot(w[1], w[0], w[2]), None), 0 * x, (down, hidden, sizes))[0]
+        return out, hidden
+
+    sent = over_experts(fun, *STACKED, X, BY_LAYER, outs=(sharding("d"), sharding(None, "d")))
+    assert len(sent) > 1

@@ -52,8 +52,8 @@ ALLOWED = {
     "spmd/partition/before_merging.py": 1, "spmd/partition/merged_order.py": 1,
     # Patterns of these very ops: what only a device at a position has, and only one at another selects or slices.
     "spmd/passes/one_reader.py": 3, "spmd/passes/own_tiles.py": 2, "spmd/positions.py": 2,
-    # Which rows a device reads, only the products of its groups know.
-    "spmd/own_rows.py": 1,
+    # Which rows a device reads, only the products of its groups know, in this loop or in that of the derivative.
+    "spmd/own_rows.py": 2,
     # What a loop stacks, the loop of its derivative takes, row by row: of loops, scans alone do.
     "spmd/passes/recompute.py": 2,
     # Patterns of these very ops: what is cut or joined is done in parts, a transform one dimension at a time.

@@ -2,12 +2,16 @@
 
 In a mixture whose experts are split over devices, each device multiplies the rows of its own experts; the other rows of
 its result are zero, and a sum over devices completes them. But the next product of the same experts reads only the rows
-of its own, which are complete before: between the two, whatever treats rows by themselves needs no sum.
+of its own, which are complete before: between the two, whatever treats rows by themselves needs no sum. The next
+product may also be that of a later scan, to which a scan gives rows for each of its runs, as for a derivative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +20,7 @@ from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.control.scan import Scan
 from meshwright.ops.products.ragged import RaggedDot
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import PARALLEL, ShardingRule
@@ -25,16 +30,25 @@ from meshwright.spmd.rules import eqn_rule
 
 @dataclass(frozen=True)
 class OwnRows:
-    """That the rows of a value along ``dim`` are those of these groups, which are split over axes."""
+    """That the rows of a value along ``dim`` are those of these groups, which are split over axes.
+
+    If a scan has stacked the value along ``runs``, the groups are numbers in the body of that scan, after its id.
+    """
 
     dim: int
     over: tuple[str, ...]
-    groups: Hashable
+    groups: tuple[Hashable, ...]
+    runs: int | None = None
 
 
 def grouped(eqn: JaxprEqn) -> RaggedDot | None:
     """The op of a product with groups; None for other equations."""
     return eqn.op if isinstance(eqn.op, RaggedDot) else None
+
+
+def scan_of(eqn: JaxprEqn) -> Scan | None:
+    """The op of a scan, which stacks what its runs return; None for other equations."""
+    return eqn.op if isinstance(eqn.op, Scan) else None
 
 
 def read_by_own(jaxpr: Jaxpr) -> set[Var]:
@@ -82,13 +96,37 @@ class ReadByOwn:
 
 
 class RowsOfGroups:
-    """What the equations of a program make of rows, and read of them."""
+    """What the equations of a program make of rows, and read of them. ``read_outside`` tells of results of the program
+    whether only these rows of them are read."""
 
-    def __init__(self, jaxpr: Jaxpr) -> None:
+    def __init__(self, jaxpr: Jaxpr, read_outside: Callable[[int, OwnRows], bool] = lambda *_: False) -> None:
+        self.jaxpr = jaxpr
+        self.read_outside = read_outside
         self.makers = producers_of(jaxpr)
         self.uses = uses_of(jaxpr)
-        self.numbers = _numbered(jaxpr)
+        self.values = _Numbered(jaxpr)
         self.read: dict[tuple[Var, OwnRows], bool] = {}
+        self.scans: dict[int, tuple[JaxprEqn, RowsOfGroups]] = {}
+
+    def of_scan(self, eqn: JaxprEqn) -> RowsOfGroups:
+        """The rows in the body of a scan of this program."""
+        if (op := scan_of(eqn)) is not None and id(eqn) not in self.scans:
+            body = RowsOfGroups(op.jaxpr.jaxpr, lambda n, own: self._read_stacked(eqn, n, own))
+            self.scans[id(eqn)] = eqn, body
+        return self.scans[id(eqn)][1]
+
+    def _read_stacked(self, scan: JaxprEqn, number: int, own: OwnRows) -> bool:
+        stacked = _stacked(scan, number, own)
+        return stacked is not None and self.only_read(scan.outvars[number], stacked)
+
+    def _reads_in_scan(self, later: JaxprEqn, operand: int, own: OwnRows) -> bool:
+        """Whether the body of a scan reads only these rows of an operand that another has stacked."""
+        op = scan_of(later)
+        if op is None or own.runs != 0 or operand < op.num_consts + op.num_carry:
+            return False
+        (scan, first), body = self.scans[own.groups[0]], self.of_scan(later)  # type: ignore[index]
+        groups = body.values.same(own.groups[1:], first.values, _in_both(scan, first, later, body))
+        return groups is not None and body.only_read(body.jaxpr.invars[operand], OwnRows(own.dim - 1, own.over, groups))
 
     def are_own(self, eqn: JaxprEqn) -> bool:
         """Whether each device reads only rows of its own groups of what an all-reduce sums."""
@@ -100,6 +138,11 @@ class RowsOfGroups:
     def made(self, atom: Atom) -> OwnRows | None:
         """Which rows of a value are not zero on this device, if these are those of its groups."""
         eqn = self.makers.get(atom) if isinstance(atom, Var) else None
+        if eqn is not None and scan_of(eqn) is not None:
+            number = eqn.outvars.index(atom)
+            inner = self.of_scan(eqn)
+            own = inner.made(inner.jaxpr.outvars[number])
+            return own and _stacked(eqn, number, own)
         if eqn is None or isinstance(eqn.op, Collective) or len(eqn.outvars) != 1:
             return None
         if (op := grouped(eqn)) is not None:
@@ -111,21 +154,25 @@ class RowsOfGroups:
             own = terms.pop()
             if own is None or terms:
                 continue
-            dims = {self._row_after(eqn, i, own.dim) for i in group}
-            if len(dims) == 1 and (dim := dims.pop()) is not None:
-                return OwnRows(dim, own.over, own.groups)
+            after = {self._after(eqn, i, own) for i in group}
+            if len(after) == 1:
+                return after.pop()
         return None
 
     def only_read(self, var: Var, own: OwnRows) -> bool:
         """Whether nothing depends on rows of a value that are not of this device's groups."""
         if (var, own) not in self.read:
-            self.read[var, own] = all(
-                eqn is not None and all(self._reads_own(eqn, i, own) for i, a in enumerate(eqn.invars) if a is var)
+            outs = [n for n, a in enumerate(self.jaxpr.outvars) if a is var]
+            self.read[var, own] = all(self.read_outside(n, own) for n in outs) and all(
+                all(self._reads_own(eqn, i, own) for i, a in enumerate(eqn.invars) if a is var)
                 for eqn in self.uses.get(var, ())
+                if eqn is not None
             )
         return self.read[var, own]
 
     def _reads_own(self, eqn: JaxprEqn, operand: int, own: OwnRows) -> bool:
+        if scan_of(eqn) is not None:
+            return self._reads_in_scan(eqn, operand, own)
         if (op := grouped(eqn)) is not None:
             same = op.over == own.over and self._groups(eqn) == own.groups
             return same and not op.along and op.rows_of(operand) == own.dim
@@ -133,12 +180,20 @@ class RowsOfGroups:
             return self.are_own(eqn)
         if isinstance(eqn.op, Collective) or eqn.op.holds_jaxprs or eqn.op.has_effects or len(eqn.outvars) != 1:
             return False
-        dim = self._row_after(eqn, operand, own.dim)
-        return dim is not None and self.only_read(eqn.outvars[0], OwnRows(dim, own.over, own.groups))
+        after = self._after(eqn, operand, own)
+        return after is not None and self.only_read(eqn.outvars[0], after)
 
-    def _groups(self, eqn: JaxprEqn) -> Hashable:
+    def _groups(self, eqn: JaxprEqn) -> tuple[Hashable, ...]:
         """The sizes and the first row of the groups of a product."""
-        return tuple(_number(a, self.numbers) for a in eqn.invars[2:])
+        return tuple(map(self.values.number, eqn.invars[2:]))
+
+    def _after(self, eqn: JaxprEqn, operand: int, own: OwnRows) -> OwnRows | None:
+        """The rows of the result that are computed of those of an operand; None if rows or runs are mixed."""
+        dim = self._row_after(eqn, operand, own.dim)
+        runs = None if own.runs is None else self._row_after(eqn, operand, own.runs)
+        if dim is None or (runs is None) != (own.runs is None):
+            return None
+        return replace(own, dim=dim, runs=runs)
 
     @staticmethod
     def _row_after(eqn: JaxprEqn, operand: int, dim: int) -> int | None:
@@ -152,21 +207,68 @@ class RowsOfGroups:
         return after if rule.results[result][after] == factors else None
 
 
-def _numbered(jaxpr: Jaxpr) -> dict[Var, Hashable]:
+class _Numbered:
     """A number for each value, the same for those that equal computations make of equal values."""
-    numbers: dict[Var, Hashable] = {v: v for v in (*jaxpr.constvars, *jaxpr.invars)}
-    known: dict[Hashable, int] = {}
-    for eqn in jaxpr.eqns:
-        if eqn.op.holds_jaxprs or eqn.op.has_effects or not eqn.op.of_operands:
-            numbers.update({v: v for v in eqn.outvars})
-            continue
-        made = eqn.op, tuple(_number(a, numbers) for a in eqn.invars)
-        for i, var in enumerate(eqn.outvars):
-            numbers[var] = known.setdefault((made, i), len(known))
-    return numbers
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.numbers: dict[Var, Hashable] = {v: v for v in (*jaxpr.constvars, *jaxpr.invars)}
+        self.known: dict[Hashable, int] = {}
+        for eqn in jaxpr.eqns:
+            if eqn.op.holds_jaxprs or eqn.op.has_effects or not eqn.op.of_operands:
+                self.numbers.update({v: v for v in eqn.outvars})
+                continue
+            operands = tuple(map(self.number, eqn.invars))
+            for i, var in enumerate(eqn.outvars):
+                self.numbers[var] = self.known.setdefault((eqn.op, operands, i), len(self.known))
+
+    def number(self, atom: Atom) -> Hashable:
+        if isinstance(atom, Literal):
+            return "literal", atom.aval, np.asarray(atom.val).tobytes()
+        return self.numbers[atom]
+
+    @cached_property
+    def made(self) -> list[Any]:
+        """How each numbered value is computed: an op, the numbers of its operands, and which of its results it is."""
+        return list(self.known)
+
+    def same(
+        self, groups: Sequence[Hashable], others: _Numbered, names: dict[Hashable, Hashable]
+    ) -> tuple[Hashable, ...] | None:
+        """The numbers here of values that have these numbers elsewhere, where ``names`` are known to be the same; None
+        if they are not computed here."""
+
+        def here(number: Hashable) -> Hashable:
+            if number not in names:
+                if isinstance(number, int):
+                    op, operands, i = others.made[number]
+                    names[number] = self.known.get((op, tuple(map(here, operands)), i))
+                else:
+                    names[number] = number if isinstance(number, tuple) else None
+            return names[number]
+
+        found = tuple(map(here, groups))
+        return None if None in found else found
 
 
-def _number(atom: Atom, numbers: dict[Var, Hashable]) -> Hashable:
-    if isinstance(atom, Literal):
-        return "literal", atom.aval, np.asarray(atom.val).tobytes()
-    return numbers[atom]
+def _stacked(scan: JaxprEqn, number: int, own: OwnRows) -> OwnRows | None:
+    """The rows of a result that a scan stacks of its runs; None if it does not, or the rows are stacked already."""
+    op = scan_of(scan)
+    once = op is not None and number >= op.num_carry and own.runs is None
+    return OwnRows(own.dim + 1, own.over, (id(scan), *own.groups), 0) if once else None
+
+
+def _in_both(scan: JaxprEqn, first: RowsOfGroups, later: JaxprEqn, body: RowsOfGroups) -> dict[Hashable, Hashable]:
+    """For values in the body of a scan, their numbers in that of a later one to which the same is given: constants,
+    rows, or what the first returns for each of its runs."""
+    mine, theirs = _of_runs(scan, first.jaxpr), _of_runs(later, body.jaxpr)
+    op: Any = scan.op
+    mine.update(((True, v), a) for v, a in zip(scan.outvars[op.num_carry :], first.jaxpr.outvars[op.num_carry :]))
+    return {first.values.number(mine[key]): body.values.number(param) for key, param in theirs.items() if key in mine}
+
+
+def _of_runs(scan: JaxprEqn, body: Jaxpr) -> dict[tuple[bool, Atom], Atom]:
+    """The constants of a scan, and the arrays of which each run gets a row (True), with what they are in its body."""
+    op: Any = scan.op
+    consts, rows = op.num_consts, op.num_consts + op.num_carry
+    given = [(i >= rows, a, p) for i, (a, p) in enumerate(zip(scan.invars, body.invars)) if not consts <= i < rows]
+    return {(row, a): p for row, a, p in given if isinstance(a, Var)}

@@ -6,22 +6,44 @@ beginning.
 
 from __future__ import annotations
 
-from meshwright.ir.jaxpr import Atom, Jaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import rebuilt, renamed
-from meshwright.spmd.own_rows import RowsOfGroups, grouped
+from meshwright.spmd.own_rows import RowsOfGroups, grouped, scan_of
 from meshwright.spmd.varying import Variance
 
 
 def keep_own_rows(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
     """Remove sums of rows of groups whose readers only read the rows of their own groups."""
-    if not any((op := grouped(e)) is not None and op.over for e in jaxpr.eqns):
-        return jaxpr
-    rows = RowsOfGroups(jaxpr)
+    return _without_sums(RowsOfGroups(jaxpr)) if _splits_groups(jaxpr) else jaxpr
+
+
+def _splits_groups(jaxpr: Jaxpr) -> bool:
+    """Whether a program, or a scan of it, has a product whose groups are split."""
+    for eqn in jaxpr.eqns:
+        if (op := grouped(eqn)) is not None and op.over:
+            return True
+        if (scan := scan_of(eqn)) is not None and _splits_groups(scan.jaxpr.jaxpr):
+            return True
+    return False
+
+
+def _without_sums(rows: RowsOfGroups) -> Jaxpr:
     names: dict[Var, Atom] = {}
     eqns = []
-    for eqn in jaxpr.eqns:
+    for eqn in rows.jaxpr.eqns:
         if rows.are_own(eqn):
             names[eqn.outvars[0]] = eqn.invars[0]
         else:
-            eqns.append(renamed(eqn, names))
-    return rebuilt(jaxpr, eqns, names) if names else jaxpr
+            eqns.append(renamed(_without_inner_sums(eqn, rows), names))
+    changed = any(after is not eqn for after, eqn in zip(eqns, rows.jaxpr.eqns))
+    return rebuilt(rows.jaxpr, eqns, names) if changed or names else rows.jaxpr
+
+
+def _without_inner_sums(eqn: JaxprEqn, rows: RowsOfGroups) -> JaxprEqn:
+    op = scan_of(eqn)
+    if op is None or not _splits_groups(op.jaxpr.jaxpr):
+        return eqn
+    body = _without_sums(rows.of_scan(eqn))
+    if body is op.jaxpr.jaxpr:
+        return eqn
+    return eqn.replace(op=op.with_body(ClosedJaxpr(body, op.jaxpr.consts), op.num_consts, op.num_carry))
