@@ -582,3 +582,23 @@ def test_threads_do_not_see_each_others_programs():
         found = list(pool.map(lambda n: mw.grad(scaled(n))(mnp.ones(n + 1))[0].item(), range(24)))
     assert found == [n + 0.5 for n in range(24)]
     assert jax.stages.Traced.lower is lower
+
+
+def test_products_with_groups_stay_what_they_are():
+    """JAX writes them out on CPUs, as products of all rows with all groups."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=shape).astype("f4") for shape in ((24, 3), (4, 3, 5)))
+    sizes = np.array([5, 0, 11, 6], np.int32)
+
+    def product(x, w):
+        return jax.lax.ragged_dot(x, w, sizes)
+
+    gradient = jax.grad(lambda *args: (product(*args) ** 2).sum(), (0, 1))
+    ours = mw.from_jax(gradient, x, w)
+    assert [e.op.name for e in ours.jaxpr.eqns].count("ragged_dot_general") == 3
+    for got, want in zip(ours(x, w), gradient(x, w), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    batched = jax.vmap(jax.lax.ragged_dot)
+    given = np.stack([x, 2 * x]), np.stack([w, w + 1]), np.stack([sizes, sizes[::-1]])
+    np.testing.assert_allclose(mw.from_jax(batched)(*given), batched(*given), rtol=1e-5, atol=1e-5)
+    assert "ragged" not in jax.jit(product).lower(x, w).as_text()  # nothing of JAX's is changed

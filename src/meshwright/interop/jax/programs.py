@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -332,13 +332,27 @@ class JaxFunction:
         return f"JaxFunction({self.__name__!r})"
 
 
+@cache
+def _kept() -> Any:
+    """Lowering rules for operations that JAX keeps on accelerators, and writes out on CPUs: products with groups, of
+    which it multiplies all rows with all groups."""
+
+    def grouped(context: Any, *operands: Any, **params: Any) -> Any:
+        return _LAX._ragged_dot_general_lower(context, *operands, **params)
+
+    return _MLIR.LoweringParameters(override_lowering_rules=((_LAX.ragged_dot_general_p, grouped),))
+
+
 #: held while ``jax.stages.Traced.lower`` is replaced
 _NOTING = threading.RLock()
 
 
 @contextmanager
 def _jaxprs_seen() -> Iterator[list[Any]]:
-    """A context in which the jaxprs that this thread lowers are recorded: flax and equinox do not expose theirs."""
+    """A context in which the jaxprs that this thread lowers are recorded: flax and equinox do not expose theirs.
+
+    They are lowered by :func:`_kept`.
+    """
     seen: list[Any] = []
     here = threading.get_ident()
     with _NOTING:
@@ -347,6 +361,7 @@ def _jaxprs_seen() -> Iterator[list[Any]]:
         def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == here:
                 seen.append(traced.jaxpr)
+                kwargs.setdefault("_private_parameters", _kept())
             return lower(traced, *args, **kwargs)
 
         jax.stages.Traced.lower = noted  # type: ignore[assignment]
@@ -409,6 +424,7 @@ def _refined(lowered: Any) -> str:
 
 
 _MLIR: Any = LateModule("jax._src.interpreters.mlir")
+_LAX: Any = LateModule("jax._src.lax.lax")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:
