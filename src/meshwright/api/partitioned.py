@@ -37,6 +37,7 @@ from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.batched import described, on_target, virtual_program
+from meshwright.lowering.in_place import in_place
 from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
@@ -292,7 +293,7 @@ class PartitionedProgram(Stage):
         """The per-device program in the form that the compiler of a platform is given."""
         passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            return run_passes(passes.run(self.jaxpr)[0], FAST_FORMS.get(platform, ()))
+            return run_passes(passes.run(self.jaxpr)[0], (in_place(self.donated), *FAST_FORMS.get(platform, ())))
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""

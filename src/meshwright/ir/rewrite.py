@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.slots import Slot
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import trace_to_jaxpr
 
@@ -130,17 +132,29 @@ def replaced_in_all(
     return applied(jaxpr)
 
 
+#: the op that returns its operand
+COPY: Slot[Op] = Slot("the op that returns its operand", "meshwright.ops.elementwise.table")
+
+
 def written_out(
     eqn: JaxprEqn, fun: Callable[..., Sequence[Any]], axes: Mapping[str, int] = MappingProxyType({})
 ) -> list[JaxprEqn]:
     """The equations that replace ``eqn``: ``fun`` traced on its operands, with ``axes`` in scope."""
     with extend_axis_env(axes):
         jaxpr = trace_to_jaxpr(fun, [a.aval for a in eqn.invars]).jaxpr
+    assert not jaxpr.constvars, "equations cannot have constant arrays of their own: call a function instead"
     names: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.invars))
-    results = dict(zip(jaxpr.outvars, eqn.outvars))
+    made = {v for new in jaxpr.eqns for v in new.outvars}
+    results: dict[Atom, Var] = {}
+    eqns = list(jaxpr.eqns)
+    for atom, out in zip(jaxpr.outvars, eqn.outvars):
+        if atom not in made or atom in results:  # an operand, a constant, or the same as another result
+            eqns.append(eqn.replace(op=COPY.value, invars=[atom], outvars=[out]))
+        results.setdefault(atom, out)
+    names.update((v, out) for v, out in results.items() if isinstance(v, Var) and v in made)
     return [
         renamed(new, names).replace(outvars=[results.get(v, v) for v in new.outvars], source=eqn.source, note=eqn.note)
-        for new in jaxpr.eqns
+        for new in eqns
     ]
 
 

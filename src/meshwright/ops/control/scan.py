@@ -8,7 +8,8 @@ with dynamic slices (:meth:`Scan.expand`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -151,22 +152,32 @@ class Scan(ControlOp):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self.expand, self.name, *operands)
 
-    def expand(self, *operands: Value) -> list[Value]:
-        """The loop as a ``while`` of ``length // unroll`` steps; the remainder is unrolled."""
+    def expand(self, *operands: Value, in_place: Mapping[int, int] = MappingProxyType({})) -> list[Value]:
+        """The loop as a ``while`` of ``length // unroll`` steps; the remainder is unrolled.
+
+        Of inputs whose numbers are in ``in_place``, the rows are replaced by those of the output with that number.
+        """
         consts, carry, xs = self._split(operands)
         ys_avals = self.jaxpr.out_avals[self.num_carry :]
         blocks, rest = divmod(self.length, self.unroll) if self.unroll < self.length else (0, self.length)
         if not blocks:
             return self._written_out(consts, carry, xs)
-        ys = [broadcast_in_dim(np.zeros((), y.dtype), (self.length, *y.shape), ()) for y in ys_avals]
+        replaced = {row: xs[n] for n, row in in_place.items()}
+        xs = [x for n, x in enumerate(xs) if n not in in_place]
+        ys = [
+            replaced.get(n, broadcast_in_dim(np.zeros((), y.dtype), (self.length, *y.shape), ()))
+            for n, y in enumerate(ys_avals)
+        ]
         state = [np.int32(0), *carry, *ys]
-        op = self._loop([typeof(x) for x in (*consts, *xs)], [typeof(x) for x in state], blocks)
+        op = self._loop([typeof(x) for x in (*consts, *xs)], [typeof(x) for x in state], blocks, in_place)
         _, carry, ys = split(op.bind(*consts, *xs, *state), 1, self.num_carry)
         for i in range(rest):
-            carry, ys = self._step(np.int32(blocks * self.unroll + i), consts, carry, xs, ys)
+            carry, ys = self._step(np.int32(blocks * self.unroll + i), consts, carry, xs, ys, in_place)
         return [*carry, *ys]
 
-    def _loop(self, given: Sequence[ShapedArray], state: Sequence[ShapedArray], blocks: int) -> While:
+    def _loop(
+        self, given: Sequence[ShapedArray], state: Sequence[ShapedArray], blocks: int, in_place: Mapping[int, int]
+    ) -> While:
         def cond(number: Any, *_: Any) -> list[Any]:
             return [lt(number, np.int32(blocks * self.unroll))]
 
@@ -176,16 +187,27 @@ class Scan(ControlOp):
             carry, ys = split(rest, self.num_carry)
             for i in range(self.unroll):
                 at = add(number, np.int32(i)) if i else number
-                carry, ys = self._step(at, consts, carry, xs, ys)
+                carry, ys = self._step(at, consts, carry, xs, ys, in_place)
             return [add(number, np.int32(self.unroll)), *carry, *ys]
 
         return While(trace_to_jaxpr(body, [*given, *state], "scan"), len(given), trace_to_jaxpr(cond, state, "scan"), 0)
 
-    def _step(self, number: Any, consts: list[Any], carry: list[Any], xs: list[Any], ys: list[Any]) -> list[list[Any]]:
+    def _step(
+        self,
+        number: Any,
+        consts: list[Any],
+        carry: list[Any],
+        xs: list[Any],
+        ys: list[Any],
+        in_place: Mapping[int, int],
+    ) -> list[list[Any]]:
+        """Carry and outputs after a step. ``xs`` are the inputs without those of which rows are replaced."""
+        rest = iter(xs)
+        inputs = [ys[in_place[n]] if n in in_place else next(rest) for n in range(len(xs) + len(in_place))]
         at = sub(np.int32(self.length - 1), number) if self.reverse else number
         zero = np.int32(0)
         slices = []
-        for x in xs:
+        for x in inputs:
             shape = typeof(x).shape
             window = DynamicSlice((1, *shape[1:])).bind(x, at, *[zero] * (len(shape) - 1))
             slices.append(squeeze(window, [0]))

@@ -23,6 +23,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
 from meshwright.ir.op import CONSTANT, ZEROS, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
 from meshwright.ir.reading import Reader, reads
+from meshwright.ir.rewrite import COPY
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
 from meshwright.ops.composite import emit_traced, traced
@@ -289,6 +290,7 @@ def materialize(x: Any) -> Any:
 
 
 ZEROS.fill(materialize)
+COPY.fill(copy)
 
 
 # --- ops with parameters ------------------------------------------------------------------------------------
