@@ -251,7 +251,10 @@ def test_pairs_are_split_where_nothing_has_to_be_summed(order):
 
 def test_a_turn_is_named_in_the_explanation():
     part = force_step("sum second")
-    assert part.part.strategy.turns
+    base = partition(part.part.source, MESH, *part.part.asked, strategy=Strategy())
+    turn = next(turns(base))
+    found = partition(part.part.source, MESH, *part.part.asked, strategy=Strategy(turns=(turn,)))
+    part = PartitionedProgram(part.program, found)
     assert "d splits dimension 0" in part.explain() and "that it reaches along several dimensions" in part.explain()
 
 
@@ -328,6 +331,48 @@ def test_a_turn_does_not_stand_in_the_way_of_splitting_products_otherwise():
     alone = partition(part.part.source, mesh, *part.part.asked, strategy=Strategy(exchanges=True))
     assert part.bytes_sent <= 1.1 * sum(c.bytes_sent for c in collectives(alone.jaxpr.jaxpr))
     assert price(part.part) <= price(alone)
+    part.verify()
+
+
+def attention_of_tokens_mixed_by_a_split_matrix(halves: bool) -> PartitionedProgram:
+    """The batch is split, and so is every weight: that of the tokens by its results, which would split the tokens."""
+    mesh = mw.AbstractMesh((N,), ("d",), machine="v5e:2x4")
+    size, width, hidden = 64, 48, 128
+    inner = width // 2 if halves else width
+
+    def mix(x, w):
+        return mnp.einsum("ntk,tm->nmk", x, w)
+
+    def cut(x):
+        return x.reshape(BATCH, size // 2, 2, inner).reshape(BATCH, size, inner)
+
+    def network(y, p):
+        y = y @ p["in"]
+        y = nn.softmax(mnp.einsum("ntk,nsk->nts", y, y)) @ y
+        return mnp.tanh(y @ p["up"]) @ p["down"] @ p["out"]
+
+    def f(x, p):
+        if not halves:
+            return network(mix(x, p["mix"]), p)
+        a, b = map(cut, mnp.split(mix(x, p["mix"]), 2, axis=1))
+        parts = [y.reshape(BATCH, size // 2, width) for y in (a, b + network(a, p))]
+        return mix(mnp.concatenate(parts, 1), p["mix"].T)
+
+    sizes = {"mix": (size, size), "in": (inner, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
+    sizes["out"] = (hidden, inner)
+    where = {n: NamedSharding(mesh, P("d") if n in ("down", "out") else P(None, "d")) for n in sizes}
+    step = mw.jit(f, in_shardings=(NamedSharding(mesh, P("d")), where))
+    return step.lower(of(BATCH, size, width), {n: of(*s) for n, s in sizes.items()}).partition()
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["many weights", "cheap where they conflict"])
+def test_a_batch_may_spread_first_among_many_weights(halves):
+    """Gathering the weights sends most, also where the batch splits their products; what decides is the order of the
+    batch and the matrix of the tokens, which comes after them, or sends little where these conflict."""
+    part = attention_of_tokens_mixed_by_a_split_matrix(halves)
+    weights = sum(a.aval.nbytes for a in part.part.source.jaxpr.invars[1:])
+    assert part.bytes_sent <= weights * (N - 1) // N
+    assert part.work.product_redundancy == 1
     part.verify()
 
 

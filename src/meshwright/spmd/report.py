@@ -80,6 +80,13 @@ def collectives(jaxpr: Jaxpr, mesh: AbstractMesh | None = None) -> list[Collecti
     return found
 
 
+def atoms_joined(collective: Collective, mesh: AbstractMesh) -> Iterator[str]:
+    """The collective's axes as atoms, without axes that are not the mesh's (from the program's own regions)."""
+    for axis in collective.axes:
+        if axis in mesh.shape or ":" in axis:
+            yield from mesh.atoms_of(axis)
+
+
 def _of_call(eqn: JaxprEqn, op: Callback, mesh: AbstractMesh, around: _Around) -> Iterator[Collective]:
     """The collectives that send the results of a Python callback from one device to all, as bitwise all-reduces."""
     axes = op.shared_along(mesh.shape)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.origin import Annotation, Origins
 from meshwright.spmd.reason import Reason
-from meshwright.spmd.report import Collective
+from meshwright.spmd.report import Collective, atoms_joined
 
 
 def origin_of(reason: Reason, axis: str, origins: Origins) -> Annotation | None:
@@ -23,16 +23,9 @@ def causes(collective: Collective, origins: Origins, mesh: AbstractMesh, names: 
     lines: dict[str, None] = {}
     for reason in collective.reasons:
         grouped: dict[Annotation | None, list[str]] = {}
-        for axis in _axes(collective, mesh):
+        for axis in atoms_joined(collective, mesh):
             grouped.setdefault(origin_of(reason, axis, origins), []).append(axis)
         for origin, axes in grouped.items():
             if origin is not None:
                 lines[f"{', '.join(mesh.coalesce(axes))} in {origin.describe(names)}"] = None
     return tuple(lines)
-
-
-def _axes(collective: Collective, mesh: AbstractMesh) -> Iterator[str]:
-    """The collective's axes as atoms, without axes that are not the mesh's (from the program's own regions)."""
-    for axis in collective.axes:
-        if axis in mesh.shape or ":" in axis:
-            yield from mesh.atoms_of(axis)

@@ -38,7 +38,7 @@ from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, contests_at, scanned
-from meshwright.spmd.report import collectives, sent_for_equations, totals
+from meshwright.spmd.report import atoms_joined, collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
@@ -57,8 +57,12 @@ TURNINGS = 6
 MOVED = 2
 #: products may be split along other dimensions if that costs at most this many times as much before values are, too
 NEAR = 1.3
-#: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
-WIDTH, SHARE = 3, 0.02
+#: how many sorts are tried one after the other, later and then first; the greatest number of sorts, and the least
+#: fraction of all bytes that must be sent at their conflicts, or because of them
+WIDTH, SORTS, SHARE = 3, 9, 0.02
+#: the greatest number of strategies to try before moving to the best: where weights rank first, those in which they
+#: wait often propagate to the same layouts, and leave some for the activations that they contend with
+NEIGHBOURS = 8
 #: the factor by which a step may take longer for less that is sent or held
 LONGER = 1.05
 #: products of time, bytes and memory whose ratio is at most this are equal
@@ -243,7 +247,7 @@ class _Search:
 
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
-        tried = self.attempts(neighbours(self.best.part), self.tries)
+        tried = self.attempts(neighbours(self.best.part), min(self.tries, NEIGHBOURS))
         self.tries -= len(tried)
         better = min(tried, key=lambda c: c.price, default=self.best)
         if better.price >= GAIN * self.best.price:
@@ -264,15 +268,20 @@ def neighbours(part: Partition) -> list[Strategy]:
     """
     strategy, sent = part.strategy, contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
-    sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
-    if len(sorts) < WIDTH and len(sent) > len(sorts) and len(part.propagation.rules) <= CAUSED:
+    sorts = [sort for sort, there in sent.most_common() if there > SHARE * total]
+    if len(sent) > len(sorts) and len(part.propagation.rules) <= CAUSED:
         because = caused(part)
-        others = sorted((s for s in sent if s not in sorts and because[s] > SHARE * total), key=lambda s: -because[s])
-        sorts += others[: WIDTH - len(sorts)]
-    toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
-    if scanned(part.propagation) or strategy.across:
-        toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
-    return toggled + [replace(strategy, later=frozenset(part.propagation.origins.sorts) - {sort}) for sort in sorts]
+        others = (s for s in sent if s not in sorts and because[s] > SHARE * total)
+        sorts += sorted(others, key=lambda s: -because[s])
+    ways = ("", LARGEST, FIRST) if scanned(part.propagation) or strategy.across else ()
+    across = [replace(strategy, across=way) for way in ways if way != strategy.across]
+    found: list[Strategy] = []
+    for at in range(0, max(1, min(len(sorts), SORTS)), WIDTH):
+        some = sorts[at : at + WIDTH]
+        found += [replace(strategy, later=strategy.later ^ {sort}) for sort in some]
+        found += across if at == 0 else []
+        found += [replace(strategy, later=frozenset(part.propagation.origins.sorts) - {sort}) for sort in some]
+    return found
 
 
 def contests(part: Partition) -> Counter[Sort]:
@@ -323,7 +332,8 @@ def caused(part: Partition) -> Counter[Sort]:
     origins = part.propagation.origins
     for c in collectives(part.jaxpr.jaxpr):
         values = {id(r.value): r.value for r in c.reasons if r.value is not None}.values()
-        causes = (origins.of(value, axis) for value in values for axis in c.axes)
+        axes = list(atoms_joined(c, part.mesh))
+        causes = (origins.of(value, axis) for value in values for axis in axes)
         for sort in {cause.sort for cause in causes if cause is not None and cause.sort is not None}:
             bytes_by_sort[sort] += c.bytes_sent
     return bytes_by_sort
