@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
-from meshwright.interop.torch.rows import Left, become, named, same, set_argument, symbols
-
-if TYPE_CHECKING:
-    from meshwright.interop.torch.selections import Plan
+from meshwright.interop.torch.rows import Left, Plan, become, named, same, set_argument, symbols
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from torch import fx
 
 from meshwright.interop.torch import joined_rows
 from meshwright.interop.torch.registry import name_of
-from meshwright.interop.torch.rows import Left, become, named, same, symbols, tags
+from meshwright.interop.torch.rows import Left, Plan, become, named, same, symbols, tags
 
 aten = torch.ops.aten
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -64,7 +64,7 @@ def keep_all_rows(module: fx.GraphModule) -> None:
     """Rewrite a program with rows that masks pick as one of fixed shapes, if all of it can be."""
     if not any(symbols(n.meta.get("val")) for n in module.graph.nodes):
         return
-    plan = Plan(module.graph)
+    plan = _Whole(module.graph)
     try:
         for node in list(module.graph.nodes):
             plan.add(node)
@@ -77,27 +77,16 @@ def keep_all_rows(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-class Plan:
-    """What becomes of the nodes of a graph.
+class _Whole(Plan):
+    """A plan of a whole program.
 
     Attributes:
-      masks: the mask of each size that depends on values.
-      parts: for masks of joined rows, the masks and the numbers of rows that were joined.
-      both: for masks of rows that are picked of picked ones, the two masks.
-      made: nodes that compute masks, and what else the edits need.
-      edits: what changes nodes, in their order.
       dropped: torch's checks of symbols, which hold.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
-        self.masks: dict[Any, fx.Node] = {}
-        self.parts: dict[fx.Node, list[Any]] = {}
-        self.both: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
-        self.made: list[fx.Node] = []
-        self.edits: list[Callable[[], None]] = []
+        super().__init__(graph)
         self.dropped: list[fx.Node] = []
-        self.picked: set[fx.Node] = set()
 
     def apply(self) -> None:
         self.picked = {n for n in self.graph.nodes if self.is_picked(n)}
@@ -118,36 +107,6 @@ class Plan:
             return value
         shape = [math.prod(self.mask_of(n).meta["val"].shape) if symbols(n) else n for n in value.shape]
         return value.new_empty(shape)
-
-    def make(self, before: fx.Node, target: Any, args: tuple[Any, ...], value: torch.Tensor, **named: Any) -> fx.Node:
-        """A further node, for the edits."""
-        with self.graph.inserting_before(before):
-            made = self.graph.call_function(target, args, named)
-        made.meta = {k: v for k, v in before.meta.items() if k != "val"} | {"val": value}
-        self.made.append(made)
-        return made
-
-    # --- rows -----------------------------------------------------------------------------------------------
-    def mask_of(self, size: Any) -> fx.Node:
-        """The mask whose picked rows a size counts."""
-        if not isinstance(size, torch.SymInt) or size.node.expr not in self.masks:
-            raise Left
-        return self.masks[size.node.expr]
-
-    def know(self, size: Any, mask: fx.Node) -> None:
-        """A size counts the rows that a mask picks."""
-        if self.masks.setdefault(size.node.expr, mask) is not mask:
-            raise Left
-
-    def rows(self, value: Any) -> tuple[fx.Node, int]:
-        """The mask of a tensor's rows, and the dimension that they are along."""
-        along = [d for d, n in enumerate(value.shape) if symbols(n)]
-        if len(along) != 1:
-            raise Left
-        return self.mask_of(value.shape[along[0]]), along[0]
-
-    def is_picked(self, x: Any) -> bool:
-        return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor) and bool(symbols(x.meta["val"]))
 
     def _picked(self, node: fx.Node) -> Iterator[torch.Tensor]:
         for given in node.all_input_nodes:
@@ -282,16 +241,6 @@ class Plan:
                 raise Left
         elif not self._is_product(node, packet):
             raise Left
-
-    def guard(self, node: fx.Node, mask: fx.Node) -> None:
-        """Let operands that have no picked rows move only with rows that there are."""
-        for x in node.all_input_nodes:
-            value = x.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and x not in self.picked:
-                with self.graph.inserting_before(node):
-                    moved = self.graph.call_function(_OURS.moved_by_picked.default, (x, mask))
-                moved.meta = dict(x.meta)
-                node.replace_input_with(x, moved)
 
     def _is_product(self, node: fx.Node, packet: str) -> bool:
         """Whether an op with weights takes each row by itself."""
