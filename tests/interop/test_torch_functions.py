@@ -6,6 +6,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 nn, F = torch.nn, torch.nn.functional
 
+from test_torch_rows import Of  # noqa: E402
+
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
 
@@ -199,3 +201,57 @@ class Capturing(nn.Module):
 def test_what_cannot_be_known_is_refused(module, refuses):
     with refuses(errors.RuleError, "autograd.Function", "test_torch_functions"):
         mw.from_torch(module, (torch.ones(3),))
+
+
+class Checkpointed(nn.Module):
+    """A checkpoint that is an op of torch's autograd, as all were once."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.linear, self.whole = nn.Linear(3, 3), whole
+
+    def forward(self, x):
+        given = x if self.whole else self.linear(x)
+        y = torch.utils.checkpoint.checkpoint(lambda z: self.linear(z).sin(), given, use_reentrant=True)
+        return self.linear(y.tanh())
+
+
+def test_reentrant_checkpoints_have_the_derivative_of_their_function(refuses):
+    module, x = Checkpointed(whole=False), torch.randn(5, 3)
+    model = mw.from_torch(module, (x,))
+    gradients = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    (module(x) ** 2).sum().backward()
+    for name, p in module.named_parameters():
+        same(gradients[name], p.grad, 1e-5)
+    with refuses(errors.RuleError, "use_reentrant=False", "test_torch_functions"):
+        mw.from_torch(Checkpointed(whole=True), (x,))
+    model = mw.from_torch(Checkpointed(whole=True), (x.clone().requires_grad_(),))
+    assert np.abs(mw.grad(lambda p: model(p, x.numpy()).sum())(model.params)["linear.weight"]).max() > 0
+
+
+class Views(torch.autograd.Function):
+    """Writes to parts of copies, forward and backward, of which torch takes the results anew in the end."""
+
+    @staticmethod
+    def forward(ctx, x, a):
+        y, b = x.clone(), a.clone()
+        y[:, 1].add_(b[:, 1] * y[:, 0])
+        ctx.save_for_backward(b, y)
+        return y.view(2, -1)[:, :4]
+
+    @staticmethod
+    def backward(ctx, g):
+        b, y = ctx.saved_tensors
+        g = F.pad(g, (0, 2)).view(2, 3, 2).clone()
+        g[:, 0].add_(b[:, 1] * g[:, 1])
+        return g, g * y
+
+
+def test_views_of_what_a_forward_wrote_to_are_results():
+    module, x, a = Of(Views.apply), *torch.randn(2, 2, 3, 2).requires_grad_().unbind()
+    x, a = x.detach().requires_grad_(), a.detach().requires_grad_()
+    model = mw.from_torch(module, (x, a))
+    got = mw.grad(lambda x, a: (model({}, x, a) ** 2).sum(), argnums=(0, 1))(x.detach().numpy(), a.detach().numpy())
+    (module(x, a) ** 2).sum().backward()
+    for ours, t in zip(got, (x, a)):
+        same(ours, t.grad, 1e-5)

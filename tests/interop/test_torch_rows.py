@@ -112,7 +112,7 @@ def test_numbers_repeated_as_often_as_an_argument_says(refuses):
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "amax", "min", "amin", "prod"])
 @pytest.mark.parametrize("initial", [None, 0.25])
 def test_segments_of_lengths_that_are_arguments(reduce, initial):
     x = torch.randn(7, 3, generator=G)

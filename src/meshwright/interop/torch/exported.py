@@ -209,8 +209,13 @@ def _remedy(error: Exception) -> str:
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
         trace = trace.tb_next
-    is_of_torch = any(f.endswith(_TRANSFORMATIONS) for f in files) or "TensorWrapper" in str(error)
-    if not is_of_torch and not isinstance(error, Unsupported):  # Dynamo is asked for transformations only
+    if isinstance(error, Unsupported):
+        return (
+            "\nDynamo captures modules whose forward calls flex_attention or a transformation of torch.func, so that "
+            "torch.compile(module, fullgraph=True) has to work: keep what it does not follow out of the forward, or "
+            "convert what the transformation is of, and use meshwright.vmap, grad and linearize"
+        )
+    if not any(f.endswith(_TRANSFORMATIONS) for f in files) and "TensorWrapper" not in str(error):
         return ""
     return (
         "\nTorch does not export this transformation (torch.vmap, torch.func.grad, linearize) of this function: "

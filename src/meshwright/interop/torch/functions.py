@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import function as autograd_function
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from meshwright.core.weak import WeakValues
@@ -32,8 +33,8 @@ from meshwright.interop.torch.tensors import conjugated
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.custom_vjp import custom_vjp
 
-#: Checkpointing is a Function whose backward is the derivative; so is that of Dirichlet variates, whose draw has one
-#: here; those of custom ops stay ops, with rules.
+#: What saves nothing for checkpoints is a Function whose backward is the derivative; so is that of Dirichlet variates,
+#: whose draw has one here; those of custom ops stay ops, with rules.
 _KNOWN = ("torch.utils.checkpoint", "torch.distributions.dirichlet", "torch._library.autograd")
 _NUMBERS = itertools.count()
 #: calls by the number that their ops have; a converted model keeps its own
@@ -63,9 +64,10 @@ class Call:
         self._inputs, self._cotangents = placeholders[:tensors], placeholders[tensors:]
         returned = next(n for n in nodes if n.op == "output").args[0]
         self._results, self._gradients = returned[: len(outs)], returned[len(outs) :]
-        # The backward is what comes from the first use of a cotangent on.
+        # The backward is what comes from the first use of a cotangent on, but views of results that torch takes anew.
         starts = (i for i, n in enumerate(nodes) if not set(self._cotangents).isdisjoint(n.all_input_nodes))
-        self._later = nodes[next(starts, len(nodes)) : -1]
+        forward = _leading_to(self._results)
+        self._later = [n for n in nodes[next(starts, len(nodes)) : -1] if n not in forward]
         _read_back([*self._inputs, *self._results], self._later)
 
     def __call__(self, tensors: Sequence[Any], draw: Keys) -> list[Any]:
@@ -98,6 +100,16 @@ class Call:
 
     def _named(self, outs: Sequence[Any]) -> dict[fx.Node, Any]:
         return {r: o for r, o in zip(self._results, outs) if r not in self._inputs}
+
+
+def _leading_to(results: Sequence[fx.Node]) -> set[fx.Node]:
+    """Results, and what they are computed of."""
+    found, waiting = set(results), list(results)
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _read_back(known: Sequence[fx.Node], later: Sequence[fx.Node]) -> None:
@@ -156,6 +168,22 @@ class _Probe(torch.autograd.Function):
         return x
 
 
+class _Checkpoint:
+    """Of which ``apply`` is what ``CheckpointFunction.apply`` computes: what the function does, and its derivative. As
+    an op of autograd it would run the function without gradients, and leave an export without them from there on."""
+
+    @staticmethod
+    def apply(function: Any, preserve: bool, *args: Any) -> Any:
+        outs = function(*args)
+        moving = [x.requires_grad for x in tree_flatten(outs)[0] if isinstance(x, torch.Tensor)]
+        if any(moving) and not any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
+            raise RuleError(
+                "torch.utils.checkpoint with use_reentrant=True, of arguments none of which requires a gradient: the "
+                "parameters that it uses get none in torch. Use use_reentrant=False"
+            )
+        return outs
+
+
 @cache
 def _is_watched() -> bool:
     """Whether this release of torch applies Functions in a way that can be watched."""
@@ -208,8 +236,13 @@ def functions_traced() -> Iterator[list[Call]]:
             f"from_torch: the derivatives of autograd.Function cannot be told from torch {torch.__version__}; use a "
             "release between 2.10 and 2.15"
         )
-    with _Watch(traced):
-        yield calls
+    function = checkpoint.CheckpointFunction
+    checkpoint.CheckpointFunction = _Checkpoint  # type: ignore[assignment, misc]
+    try:
+        with _Watch(traced):
+            yield calls
+    finally:
+        checkpoint.CheckpointFunction = function  # type: ignore[misc]
 
 
 _TENSOR = object()

@@ -1,9 +1,10 @@
 """Rows that a mask picks (``x[mask]``), in programs of fixed shapes.
 
 How many rows there are, nobody knows; torch has a symbol for it. Where each op treats rows by themselves, or reduces
-over them, or writes them back under the same mask, all rows are kept instead: those that are not picked are copies of
-the first one that is, so that nothing is computed of values that the module does not look at (``log(x[x > 0])``), and
-reductions and writes leave them out. Programs with anything else of such a symbol are left as they are, and refused.
+over them, or writes them back under the same mask, joins them with others or takes them for positions
+(``joined_rows.py``), all rows are kept instead: those that are not picked are copies of the first one that is, so that
+nothing is computed of values that the module does not look at (``log(x[x > 0])``), and reductions and writes leave them
+out. Programs with anything else of such a symbol are left as they are, and refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from meshwright.interop.torch import joined_rows
 from meshwright.interop.torch.registry import name_of
+from meshwright.interop.torch.rows import Left, Plan, become, named, same, symbols, tags
 
 aten = torch.ops.aten
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -28,64 +31,13 @@ _LIBRARY.define("count_picked(Tensor mask) -> Tensor")
 _OURS = torch.ops.meshwright
 
 
-# --- which rows ---------------------------------------------------------------------------------------------
-def _symbols(value: Any) -> set[Any]:
-    """The sizes of a tensor, or of several, that depend on values."""
-    if isinstance(value, (tuple, list)):
-        return set().union(*map(_symbols, value))
-    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
-    return {s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols if _is_unbacked(s, n)}
-
-
-def _is_unbacked(symbol: Any, size: torch.SymInt) -> bool:
-    return bool(size.node.shape_env.is_unbacked_symint(symbol))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two nodes compute the same."""
-    if a is b or not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
-        return a is b or (not isinstance(a, fx.Node) and not isinstance(b, fx.Node) and _equal(a, b))
-    if a.op != "call_function" or a.target is not b.target or torch.Tag.nondeterministic_seeded in _tags(a):
-        return False
-    return (
-        set(a.kwargs) == set(b.kwargs)
-        and _equal(a.args, b.args)
-        and all(_same(a.kwargs[k], b.kwargs[k]) for k in a.kwargs)
-    )
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and bool(a == b)
-
-
-def _tags(node: fx.Node) -> Sequence[torch.Tag]:
-    return getattr(node.target, "tags", ())
-
-
-def _named(node: fx.Node) -> dict[str, Any]:
-    """A call's arguments by their names, defaults too."""
-    given = dict(node.kwargs)
-    for k, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if k < len(node.args):
-            given[argument.name] = node.args[k]
-        elif argument.name not in given:
-            given[argument.name] = argument.default_value if argument.has_default_value() else None
-    return given
-
-
-class _Left(Exception):
-    """A node that is not about rows by themselves."""
-
-
 #: ops of rows by themselves along every dimension but those that their argument ``dim`` tells
 _BUT_ALONG_DIM = {
     "aten._log_softmax", "aten._softmax", "aten.all.dim", "aten.amax", "aten.amin", "aten.any.dim",
     "aten.argmax", "aten.argmin", "aten.chunk", "aten.cumsum", "aten.linalg_vector_norm", "aten.log_softmax.int",
     "aten.logsumexp", "aten.max.dim", "aten.mean.dim", "aten.min.dim", "aten.select.int", "aten.slice.Tensor",
     "aten.softmax.int", "aten.sort", "aten.split.Tensor", "aten.squeeze.dim", "aten.std.correction",
-    "aten.std.dim", "aten.sum.dim_IntList", "aten.topk", "aten.var.correction", "aten.var.dim",
+    "aten.std.dim", "aten.sum.dim_IntList", "aten.topk", "aten.unbind.int", "aten.var.correction", "aten.var.dim",
 }  # fmt: skip
 #: ops whose result has the rows where torch's sizes say
 _MOVED = {"aten.unsqueeze", "aten.transpose.int", "aten.permute", "aten.t", "aten.numpy_T", "aten.zeros_like",
@@ -110,34 +62,31 @@ _CLASSES = {"cross_entropy_loss", "nll_loss", "nll_loss_nd"}
 
 def keep_all_rows(module: fx.GraphModule) -> None:
     """Rewrite a program with rows that masks pick as one of fixed shapes, if all of it can be."""
-    if not any(_symbols(n.meta.get("val")) for n in module.graph.nodes):
+    if not any(symbols(n.meta.get("val")) for n in module.graph.nodes):
         return
-    plan = _Plan(module.graph)
+    plan = _Whole(module.graph)
     try:
         for node in list(module.graph.nodes):
             plan.add(node)
-    except _Left:
+    except Left:
+        for node in reversed(plan.made):
+            module.graph.erase_node(node)
         return
     plan.apply()
     module.graph.lint()
     module.recompile()
 
 
-class _Plan:
-    """What becomes of the nodes of a graph.
+class _Whole(Plan):
+    """A plan of a whole program.
 
     Attributes:
-      masks: the mask of each symbol.
-      edits: what changes nodes, in their order.
       dropped: torch's checks of symbols, which hold.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
-        self.masks: dict[Any, fx.Node] = {}
-        self.edits: list[Callable[[], None]] = []
+        super().__init__(graph)
         self.dropped: list[fx.Node] = []
-        self.picked: set[fx.Node] = set()
 
     def apply(self) -> None:
         self.picked = {n for n in self.graph.nodes if self.is_picked(n)}
@@ -154,49 +103,32 @@ class _Plan:
     def _of_fixed_sizes(self, value: Any) -> Any:
         if isinstance(value, (tuple, list)):
             return type(value)(map(self._of_fixed_sizes, value))
-        if not isinstance(value, torch.Tensor) or not _symbols(value):
+        if not isinstance(value, torch.Tensor) or not symbols(value):
             return value
-        shape = [math.prod(self.mask_of(n).meta["val"].shape) if _symbols(n) else n for n in value.shape]
+        shape = [math.prod(self.mask_of(n).meta["val"].shape) if symbols(n) else n for n in value.shape]
         return value.new_empty(shape)
-
-    # --- rows -----------------------------------------------------------------------------------------------
-    def mask_of(self, size: Any) -> fx.Node:
-        """The mask whose picked rows a size counts."""
-        if not isinstance(size, torch.SymInt) or size.node.expr not in self.masks:
-            raise _Left
-        return self.masks[size.node.expr]
-
-    def rows(self, value: Any) -> tuple[fx.Node, int]:
-        """The mask of a tensor's rows, and the dimension that they are along."""
-        along = [d for d, n in enumerate(value.shape) if _symbols(n)]
-        if len(along) != 1:
-            raise _Left
-        return self.mask_of(value.shape[along[0]]), along[0]
-
-    def is_picked(self, x: Any) -> bool:
-        return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor) and bool(_symbols(x.meta["val"]))
 
     def _picked(self, node: fx.Node) -> Iterator[torch.Tensor]:
         for given in node.all_input_nodes:
             value = given.meta.get("val")
             values = value if isinstance(value, (tuple, list)) else [value]
-            yield from (v for v in values if isinstance(v, torch.Tensor) and _symbols(v))
+            yield from (v for v in values if isinstance(v, torch.Tensor) and symbols(v))
 
     # --- nodes ----------------------------------------------------------------------------------------------
     def add(self, node: fx.Node) -> None:
         """Plan what becomes of a node.
 
         Raises:
-          _Left: it needs to know how many rows there are.
+          Left: it needs to know how many rows there are.
         """
         value = node.meta.get("val")
         picked = list(self._picked(node))
         counts = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.SymInt)]
-        counted = any(_symbols(n.meta["val"]) for n in counts)
-        if not picked and not counted and not _symbols(value):
+        counted = any(symbols(n.meta["val"]) for n in counts)
+        if not picked and not counted and not symbols(value):
             return
         if node.op != "call_function":
-            raise _Left
+            raise Left
         name = name_of(node.target)
         packet = name.rpartition(".")[0] if name.count(".") > 1 else name
         if "_assert_scalar" in name or "sym_constrain_range" in name or value is None:
@@ -207,15 +139,17 @@ class _Plan:
             self._count(node)
         elif isinstance(value, (torch.SymInt, torch.SymFloat)):
             if isinstance(node.target, torch._ops.OpOverload):
-                raise _Left
+                raise Left
         elif packet in ("aten.index", "aten.masked_select") and not picked:
             self._pick(node)
+        elif joined_rows.planned(self, node, packet):
+            return
         elif packet in ("aten.index_put", "aten.masked_scatter"):
             self._put(node)
-        elif not picked and not _symbols(value):
+        elif not picked and not symbols(value):
             return  # of numbers alone
         elif not picked:
-            raise _Left
+            raise Left
         else:
             self._of_rows(node, name, packet, picked)
 
@@ -228,99 +162,89 @@ class _Plan:
             self.mask_of(left)
         elif node.target is operator.le and type(right) is int:
             if math.prod(self.mask_of(left).meta["val"].shape) > right:
-                raise _Left
+                raise Left
         elif node.target is not operator.eq or self.mask_of(left) is not self.mask_of(right):
-            raise _Left
+            raise Left
 
     def _count(self, node: fx.Node) -> None:
-        if isinstance(node.meta["val"], torch.SymInt) and _symbols(node.meta["val"]):
+        if isinstance(node.meta["val"], torch.SymInt) and symbols(node.meta["val"]):
             mask = self.mask_of(node.meta["val"])
-            self.edits.append(lambda: _become(node, _OURS.count_picked.default, (mask,)))
+            self.edits.append(lambda: become(node, _OURS.count_picked.default, (mask,)))
 
     def _pick(self, node: fx.Node) -> None:
         x, chosen = node.args[:2]
         indices = [chosen] if isinstance(chosen, fx.Node) else list(chosen)  # type: ignore[arg-type]
         mask, lead = indices[-1], len(indices) - 1
         if any(i is not None for i in indices[:-1]) or not isinstance(mask, fx.Node):
-            raise _Left
+            raise Left
         of, given = mask.meta["val"], x.meta["val"]  # type: ignore[union-attr]
         if (
             of.dtype != torch.bool
             or of.ndim == 0
-            or _symbols([of, given])
+            or symbols([of, given])
             or tuple(given.shape[lead : lead + of.ndim]) != tuple(of.shape)
         ):
-            raise _Left
+            raise Left
         if "masked_select" in name_of(node.target) and of.ndim != given.ndim:
-            raise _Left
-        (along,) = [n for n in node.meta["val"].shape if _symbols(n)]
-        before = self.masks.get(along.node.expr)
-        if before is not None and not _same(before, mask):
-            raise _Left
-        known = next((m for m in self.masks.values() if _same(m, mask)), mask)
-        self.masks[along.node.expr] = known
-        self.edits.append(lambda: _become(node, _OURS.picked.default, (x, known, lead)))
+            raise Left
+        (along,) = [n for n in node.meta["val"].shape if symbols(n)]
+        known = next((m for m in self.masks.values() if same(m, mask)), mask)
+        self.know(along, known)
+        self.edits.append(lambda: become(node, _OURS.picked.default, (x, known, lead)))
 
     def _put(self, node: fx.Node) -> None:
-        given: dict[str, Any] = _named(node)
+        given: dict[str, Any] = named(node)
         x, rows = given["self"], given.get("values", given.get("source"))
         if rows is None or not self.is_picked(rows):
-            raise _Left
+            raise Left
         indices: Any = given.get("indices", [given.get("mask")])
         mask, lead = indices[-1], len(indices) - 1
         if self.is_picked(x) or not isinstance(mask, fx.Node) or any(i is not None for i in indices[:-1]):
-            raise _Left
+            raise Left
         of, dest = mask.meta["val"], x.meta["val"]
         own, dim = self.rows(rows.meta["val"])
         after = rows.meta["val"].ndim - dim - 1
-        if of.dtype != torch.bool or not _same(own, mask) or after != dest.ndim - lead - of.ndim:
-            raise _Left
+        if of.dtype != torch.bool or not same(own, mask) or after != dest.ndim - lead - of.ndim:
+            raise Left
         if tuple(dest.shape[lead : lead + of.ndim]) != tuple(of.shape):
-            raise _Left
+            raise Left
         accumulate = bool(given.get("accumulate", False))
-        self.edits.append(lambda: _become(node, _OURS.put_picked.default, (x, own, lead, rows, accumulate)))
+        self.edits.append(lambda: become(node, _OURS.put_picked.default, (x, own, lead, rows, accumulate)))
 
     def _of_rows(self, node: fx.Node, name: str, packet: str, picked: Sequence[torch.Tensor]) -> None:
         """An op of rows: by themselves, or a reduction over them."""
         found = [self.rows(v) for v in picked]
         mask = found[0][0]
-        if any(m is not mask for m, _ in found) or torch.Tag.nondeterministic_seeded in _tags(node):
-            raise _Left
+        if any(m is not mask for m, _ in found) or torch.Tag.nondeterministic_seeded in tags(node):
+            raise Left
         value = node.meta["val"]
         first, (_, dim) = picked[0], found[0]
-        self.edits.append(lambda: self._guard(node, mask))
-        if node.target is operator.getitem or packet in _MOVED:
+        self.edits.append(lambda: self.guard(node, mask))
+        if node.target is operator.getitem or name in _MOVED or packet in _MOVED:
             return
         short = packet.rpartition(".")[2]
-        if not _symbols(value):
+        if not symbols(value):
             self._reduce(node, short, mask)
-        elif torch.Tag.pointwise in _tags(node) or short in _LOSSES:
+        elif torch.Tag.pointwise in tags(node) or short in _LOSSES:
             fits = value.ndim - self.rows(value)[1]
             if any(v.ndim - d != fits for v, (_, d) in zip(picked, found)):
-                raise _Left
+                raise Left
         elif short in _CLASSES:
             self._classes(node, mask)
+        elif packet == "aten.cat":  # along another dimension
+            if len(picked) != len(named(node)["tensors"]) or len({d for _, d in found}) > 1:
+                raise Left
         elif name in _BUT_ALONG_DIM or packet in _BUT_ALONG_DIM:
-            dims = _named(node)["dim"]
+            dims = named(node)["dim"]
             dims = [dims] if isinstance(dims, int) else dims
             if len(picked) > 1 or not dims or dim in [d % first.ndim for d in dims]:
-                raise _Left
+                raise Left
         elif not self._is_product(node, packet):
-            raise _Left
-
-    def _guard(self, node: fx.Node, mask: fx.Node) -> None:
-        """Let operands that have no picked rows move only with rows that there are."""
-        for x in node.all_input_nodes:
-            value = x.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and x not in self.picked:
-                with self.graph.inserting_before(node):
-                    moved = self.graph.call_function(_OURS.moved_by_picked.default, (x, mask))
-                moved.meta = dict(x.meta)
-                node.replace_input_with(x, moved)
+            raise Left
 
     def _is_product(self, node: fx.Node, packet: str) -> bool:
         """Whether an op with weights takes each row by itself."""
-        given = _named(node)
+        given = named(node)
         others = {"aten.linear": "input", "aten.mm": "self", "aten.matmul": "self", "aten.addmm": "mat1",
                   "aten.layer_norm": "input", "aten.rms_norm": "input", "aten.embedding": "indices"}  # fmt: skip
         which: Any = given.get(others.get(packet, ""))
@@ -337,30 +261,30 @@ class _Plan:
 
     # --- reductions -----------------------------------------------------------------------------------------
     def _reduce(self, node: fx.Node, short: str, mask: fx.Node) -> None:
-        given = _named(node)
+        given = named(node)
         if short in _CLASSES:
             self._classes(node, mask)
             return
         if short in _LOSSES:
             if given["reduction"] not in (1, 2):
-                raise _Left
+                raise Left
             self._loss(node, given, mask)
             return
         x: Any = given.get("self")
         if not self.is_picked(x) or len(node.all_input_nodes) != 1 or (short != "mean" and short not in _NEUTRAL):
-            raise _Left
+            raise Left
         value = x.meta["val"]
         dims = given.get("dim")
         dims = list(range(value.ndim)) if dims in (None, []) else [dims] if isinstance(dims, int) else list(dims)
         dim = self.rows(value)[1]
         if isinstance(node.meta["val"], (tuple, list)) or dim not in [d % value.ndim for d in dims]:
-            raise _Left
+            raise Left
         if short == "linalg_vector_norm" and not 0 < given["ord"] < math.inf:
-            raise _Left
+            raise Left
         if short.startswith(("amax", "amin", "max", "min")) and value.dtype == torch.bool:
-            raise _Left
+            raise Left
         if value.dtype.is_complex and short not in ("sum", "mean", "prod"):
-            raise _Left
+            raise Left
         if short == "mean":
             keep, dtype = bool(given.get("keepdim", False)), given.get("dtype")
             self.edits.append(lambda: self._mean(node, x, mask, dim, dims, keep, dtype))
@@ -391,21 +315,21 @@ class _Plan:
                 aten.mul.Tensor, (self.graph.call_function(aten.sum.default, (mask,)), others)
             )
         total.meta, count.meta = dict(node.meta), {k: v for k, v in node.meta.items() if k != "val"}
-        _become(node, aten.div.Tensor, (total, count))
+        become(node, aten.div.Tensor, (total, count))
 
     def _loss(self, node: fx.Node, given: dict[str, Any], mask: fx.Node) -> None:
         """A loss of rows, and the sum or mean of these."""
         tensors = [x.meta["val"] for x in given.values() if isinstance(x, fx.Node)]
         shape = torch.broadcast_shapes(*(self._of_fixed_sizes(t).shape for t in tensors))
-        picked = [t for t in tensors if _symbols(t)]
+        picked = [t for t in tensors if symbols(t)]
         back = {t.ndim - self.rows(t)[1] for t in picked}
         if len(back) != 1:
-            raise _Left
+            raise Left
         dim, is_mean = len(shape) - back.pop(), given["reduction"] == 1
 
         def edit() -> None:
             with self.graph.inserting_before(node):
-                each = self.graph.call_function(node.target, (), {**_named(node), "reduction": 0})
+                each = self.graph.call_function(node.target, (), {**named(node), "reduction": 0})
             each.meta = {**node.meta, "val": node.meta["val"].new_empty(shape)}
             dims = list(range(len(shape)))
             if is_mean:
@@ -413,19 +337,19 @@ class _Plan:
                 return
             with self.graph.inserting_before(node):
                 kept = self._filled(each, mask, dim, 0)
-            _become(node, aten.sum.dim_IntList, (kept, dims))
+            become(node, aten.sum.dim_IntList, (kept, dims))
 
         self.edits.append(edit)
 
     def _classes(self, node: fx.Node, mask: fx.Node) -> None:
         """Losses of classes, which leave out rows of the class ``ignore_index``."""
-        given = _named(node)
+        given = named(node)
         target = given["target"]
         if not self.is_picked(target) or target.meta["val"].is_floating_point() or self.is_picked(given["weight"]):
-            raise _Left
+            raise Left
         x, (_, dim) = given["self"].meta["val"], self.rows(target.meta["val"])
-        if not _symbols(x) or self.rows(x)[1] != 0 or dim != 0:
-            raise _Left
+        if not symbols(x) or self.rows(x)[1] != 0 or dim != 0:
+            raise Left
 
         if given["reduction"] == 0:
             return
@@ -436,7 +360,3 @@ class _Plan:
             node.replace_input_with(target, kept)
 
         self.edits.append(edit)
-
-
-def _become(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
-    node.target, node.args, node.kwargs = target, args, {}

@@ -16,8 +16,8 @@ _KINDS = {
     "sum": (0.0, "sum", mnp.add),
     "mean": (0.0, "sum", mnp.add),
     "prod": (1.0, "prod", mnp.multiply),
-    "max": (-math.inf, "amax", mnp.maximum),
-    "min": (math.inf, "amin", mnp.minimum),
+    **dict.fromkeys(("max", "amax"), (-math.inf, "amax", mnp.maximum)),
+    **dict.fromkeys(("min", "amin"), (math.inf, "amin", mnp.minimum)),
 }
 
 
