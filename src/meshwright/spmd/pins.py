@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Sequence
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
@@ -119,4 +120,8 @@ class _Pins:
         eqn = self.flat.eqns[i]
         if not self.flat.passes[i] or len(eqn.outvars) != 1 or eqn.outvars[0] not in self.pinned:
             return ()
-        return carried_back(self.pinned[eqn.outvars[0]].dims, self.flat.rules[i], self.mesh)
+        found = carried_back(self.pinned[eqn.outvars[0]].dims, self.flat.rules[i], self.mesh)
+        if isinstance(eqn.op, ShardMap):  # its manual axes split nothing in the region
+            manual = frozenset(self.mesh.expand(eqn.op.manual))
+            return [lo if lo is not None and all(map(manual.isdisjoint, lo.dims)) else None for lo in found]
+        return found
