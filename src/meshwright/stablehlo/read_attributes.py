@@ -99,7 +99,8 @@ class Attributes:
         if isinstance(a, ir.DictAttr):
             return {n.name: self.value(n.attr) for n in a}
         if isinstance(a, ir.DenseElementsAttr):
-            return np.array(a)
+            elements = np.array(a)  # of rank 1: how MHLO, and StableHLO before arrays, spell them
+            return tuple(elements.tolist()) if elements.ndim == 1 and elements.dtype.kind in "bi" else elements
         if isinstance(a, ir.TypeAttr):
             return self.type(a.value) if isinstance(a.value, ir.RankedTensorType) else str(a.value)
         if isinstance(a, ir.UnitAttr):
