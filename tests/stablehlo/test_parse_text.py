@@ -182,7 +182,8 @@ CASES = {
     "gathers of MHLO, with sizes as elements": (
         main("%x: tensor<5x4xf32>, %i: tensor<3xi32>", "tensor<3x4xf32>", """
   %0 = "mhlo.gather"(%x, %i) {dimension_numbers = #mhlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
-      start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = dense<[1, 4]> : tensor<2xi64>}
+      start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false,
+      slice_sizes = dense<[1, 4]> : tensor<2xi64>}
       : (tensor<5x4xf32>, tensor<3xi32>) -> tensor<3x4xf32>
   return %0 : tensor<3x4xf32>"""),
         [array(5, 4), np.array([4, 0, 2], np.int32)],

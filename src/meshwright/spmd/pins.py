@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Sequence
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ops.control.regions import RegionOp
-from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
@@ -121,7 +120,5 @@ class _Pins:
         if not self.flat.passes[i] or len(eqn.outvars) != 1 or eqn.outvars[0] not in self.pinned:
             return ()
         found = carried_back(self.pinned[eqn.outvars[0]].dims, self.flat.rules[i], self.mesh)
-        if isinstance(eqn.op, ShardMap):  # its manual axes split nothing in the region
-            manual = frozenset(self.mesh.expand(eqn.op.manual))
-            return [lo if lo is not None and all(map(manual.isdisjoint, lo.dims)) else None for lo in found]
-        return found
+        own = frozenset(self.mesh.expand(eqn.op.own_axes))
+        return [lo if lo is None or all(map(own.isdisjoint, lo.dims)) else None for lo in found] if own else found
