@@ -57,8 +57,8 @@ def groups_of(r: Any, attribute: str, replicas_with_channel: bool = False) -> Gr
 
 
 _UNCOUNTED = (
-    "; if it is for several, write mhlo.num_replicas into the module's attributes (in HLO, replica_count into its first "
-    "line)"
+    "; if it is for several, write mhlo.num_replicas into the module's attributes (in HLO, replica_count into its "
+    "first line)"
 )
 
 
