@@ -370,6 +370,10 @@ def test_operations_without_meaning_name_their_line():
   return %0 : tensor<f32>"""
     alone = f"module attributes {{mhlo.num_replicas = 1 : i32}} {{\n{main(reduce)}\n}}"
     raises(alone, r"<text>:3: stablehlo.all_reduce: replica_groups name replica 1; the program has replicas 0 to 0")
+    uncounted = f"module attributes {{mhlo.num_partitions = 2 : i32}} {{\n{main(reduce)}\n}}"
+    raises(
+        uncounted, r"has replicas 0 to 0; if it is for several, write mhlo.num_replicas into the module's attributes"
+    )
     raises(main("  return %x : tensor<?xf32>", "tensor<?xf32>", "%x: tensor<?xf32>"), r"dynamic shape; export")
     quantized = "  return %x : tensor<2x!quant.uniform<i8:f32, 0.5>>"
     raises(

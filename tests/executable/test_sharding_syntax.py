@@ -364,6 +364,8 @@ CONSTRAINTS = {
       %1 = stablehlo.abs %a : tensor<8x16xf32>
       sdy.return %1 : tensor<8x16xf32>
     } : (tensor<8x16xf32>) -> tensor<8x16xf32>""",
+    "a constant": """%a = sdy.constant {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"y"}, {"x"}]>]>} dense<2.0> : tensor<8x16xf32>
+    %0 = stablehlo.add %a, %a : tensor<8x16xf32>""",
     "data_flow_edge": """%a = stablehlo.abs %x : tensor<8x16xf32>
     %0 = sdy.data_flow_edge %a sharding=<@mesh, [{"y"}, {"x"}]> : tensor<8x16xf32>""",
 }  # fmt: skip
@@ -612,3 +614,50 @@ def test_parts_without_a_common_order_are_refused(refuses):
     text = PARTS.replace("FIRST", '"x":(1)3').replace("SECOND", "").replace('[{"x"}, {}]', '[{"x":(1)2}, {}]')
     with refuses(ShardingError, "is not a part of axis 'x' of size 6", "split the axis in the mesh itself"):
         mw.load(text).partition()
+
+
+def test_edges_of_functions() -> None:
+    text = f"""{MESH}
+  func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+    %0 = call @f(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %1 = sdy.func_data_flow_edge %0 {{sharding = #sdy.sharding<@mesh, [{{"y"}}, {{"x"}}]>}} : tensor<8x16xf32>
+    return %1 : tensor<8x16xf32>
+  }}
+  func.func private @f(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+    %0 = sdy.func_data_flow_edge %x : tensor<8x16xf32>
+    %1 = stablehlo.sine %0 : tensor<8x16xf32>
+    return %1 : tensor<8x16xf32>
+  }}"""
+    assert specs(check(text))[1] == [P("y", "x")]
+
+
+def region(body: str, kind: str = "f32", manual: str = "[{?}, {?}]", after: str = "") -> str:
+    """A manual region along y with ``%b`` made of ``%a``, and its result used ``after``."""
+    return f"""{MESH}
+  func.func @main(%x: tensor<8x16x{kind}>) -> tensor<8x16x{kind}> {{
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {manual}>] out_shardings=[<@mesh, {manual}>] manual_axes={{"y"}} (%a: tensor<8x{4 if "y" in manual else 16}x{kind}>) {{
+      {body}
+    }} : (tensor<8x16x{kind}>) -> tensor<8x16x{kind}>
+    %r = stablehlo.sine %0 {after} : tensor<8x16x{kind}>
+    return %r : tensor<8x16x{kind}>
+  }}"""
+
+
+def test_what_follows_a_region_does_not_split_it_over_its_own_axes() -> None:
+    body = """%b = stablehlo.add %a, %a : tensor<8x16xf32>
+      sdy.return %b : tensor<8x16xf32>"""
+    part = check(region(body, after='{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x", "y"}, {}]>]>}'))
+    assert part.collectives == [] and specs(part)[1] == [P(("x", "y"), None)]
+
+
+def test_operations_that_are_kept_run_for_each_device_of_a_region() -> None:
+    """LAPACK has no kernels for half precision."""
+    body = """%m = stablehlo.constant dense<0.25> : tensor<8x8xf16>
+      %b = "stablehlo.triangular_solve"(%m, %a) {left_side = true, lower = true, unit_diagonal = true, transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<8x8xf16>, tensor<8x4xf16>) -> tensor<8x4xf16>
+      sdy.return %b : tensor<8x4xf16>"""
+    program = mw.load(region(body, "f16", '[{?}, {"y", ?}]'))
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float16)
+    assert [e.op.name for e in program.partition().jaxpr.jaxpr.eqns].count("opaque") == 1
+    solved = np.linalg.solve(np.tril(np.full((8, 8), 0.25), -1) + np.eye(8), x.astype(float))
+    np.testing.assert_allclose(np.asarray(program(x)).astype(float), np.sin(solved), atol=1e-2)
+    program.partition().verify(x)

@@ -156,3 +156,22 @@ def test_composites_are_what_they_say():
 }}"""
     for name, n in ("stablehlo.negate", 8), ("chlo.erf", 4):
         np.testing.assert_array_equal(flat(mw.load(text.format(name=name, n=n))(X[0]))[0], X[0, :n])
+
+
+def test_calls_of_no_version():
+    """PyTorch/XLA writes a version that XLA no longer reads."""
+    text = hlo(
+        'y = f32[5,8] custom-call(x), custom_call_target="LayoutConstraint", api_version=API_VERSION_UNSPECIFIED\n'
+        "  ROOT r = f32[5,8] add(y, y)"
+    )
+    np.testing.assert_array_equal(flat(mw.load(text)(X))[0], 2 * X)
+
+
+def test_configurations_that_are_not_text_beside_complex_constants():
+    """Bytes that are not UTF-8 have all attributes looked at; there is no Python object for some of them."""
+    text = hlo(
+        "c = c64[] constant((1, 2))\n  b = c64[5,8] broadcast(c), dimensions={}\n  i = f32[5,8] imag(b)\n"
+        '  y = f32[5,8] custom-call(x), custom_call_target="LayoutConstraint", backend_config="\\000\\377"\n'
+        "  ROOT r = f32[5,8] add(y, i)"
+    )
+    np.testing.assert_array_equal(flat(mw.load(text)(X))[0], X + 2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from reading_oracle import check_text
+
+import meshwright as mw
+from meshwright.errors import ImportProgramError
 
 RNG = np.random.default_rng(8)
 
@@ -162,6 +166,44 @@ CASES = {
   return %1, %3 : tensor<4xf32>, tensor<4xf32>"""),
         [array(4)],
     ),
+    "parts of real numbers": (
+        main("%x: tensor<4xf32>", "(tensor<4xf32>, tensor<4xf32>)", """
+  %0 = stablehlo.real %x : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.imag %x : (tensor<4xf32>) -> tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>"""),
+        [array(4)],
+    ),
+    "squares of large complex numbers": (
+        main("%x: tensor<3xcomplex<f32>>", "tensor<3xcomplex<f32>>", """
+  %0 = chlo.square %x : tensor<3xcomplex<f32>> -> tensor<3xcomplex<f32>>
+  return %0 : tensor<3xcomplex<f32>>"""),
+        [np.array([1e30 + 1e30j, 3e20 + 1j, complex(np.inf, 1)], np.complex64)],
+    ),
+    "gathers of MHLO, with sizes as elements": (
+        main("%x: tensor<5x4xf32>, %i: tensor<3xi32>", "tensor<3x4xf32>", """
+  %0 = "mhlo.gather"(%x, %i) {dimension_numbers = #mhlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
+      start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false,
+      slice_sizes = dense<[1, 4]> : tensor<2xi64>}
+      : (tensor<5x4xf32>, tensor<3xi32>) -> tensor<3x4xf32>
+  return %0 : tensor<3x4xf32>"""),
+        [array(5, 4), np.array([4, 0, 2], np.int32)],
+    ),
+    "constants of arith": (
+        main("%x: tensor<2xf32>", "tensor<2xf32>", """
+  %0 = arith.constant dense<[3.0, 4.0]> : tensor<2xf32>
+  %1 = arith.constant dense<2.0> : tensor<2xf32>
+  %2 = stablehlo.multiply %x, %0 : tensor<2xf32>
+  %3 = stablehlo.add %2, %1 : tensor<2xf32>
+  return %3 : tensor<2xf32>"""),
+        [array(2)],
+    ),
+    "constants without elements, of types narrower than a byte": (
+        main("%x: tensor<2x3xi4>", "tensor<2x3xi4>", """
+  %0 = stablehlo.constant dense<> : tensor<0x3xi4>
+  %1 = stablehlo.concatenate %0, %x, dim = 0 : (tensor<0x3xi4>, tensor<2x3xi4>) -> tensor<2x3xi4>
+  return %1 : tensor<2x3xi4>"""),
+        [RNG.integers(-8, 8, (2, 3)).astype(ml_dtypes.int4)],
+    ),
 }  # fmt: skip
 
 
@@ -184,3 +226,60 @@ def test_operations_that_are_kept(name):
     """LAPACK has no kernels for half precision."""
     matrix = (np.tril(array(3, 3)) + 3 * np.eye(3)).astype(np.float16)
     check_text(KEPT[name], matrix, array(3, 2).astype(np.float16), opaque=[name])
+
+
+@pytest.mark.parametrize("algorithm", ["PHILOX", "THREE_FRY"])
+def test_random_bits_of_signed_types(algorithm):
+    """XLA gives them an unsigned type, so that it cannot compile what is made of them."""
+
+    def drawn(number, state):
+        return mw.load(main(f"%s: tensor<2x{state}>", f"(tensor<2x{state}>, tensor<3x4x{number}>)", f"""
+  %0, %1 = stablehlo.rng_bit_generator %s, algorithm = {algorithm}
+      : (tensor<2x{state}>) -> (tensor<2x{state}>, tensor<3x4x{number}>)
+  %2 = stablehlo.not %1 : tensor<3x4x{number}>
+  return %0, %2 : tensor<2x{state}>, tensor<3x4x{number}>"""))  # fmt: skip
+
+    for bits in (8, 32, 64):
+        words = np.array([5, 2**63 + 7], np.uint64)
+        signed = [np.asarray(y) for y in drawn(f"i{bits}", "i64")(words.view(np.int64))]
+        plain = [np.asarray(y) for y in drawn(f"ui{bits}", "ui64")(words)]
+        assert [y.dtype for y in signed] == [np.int64, f"int{bits}"]
+        for x, y in zip(signed, plain):
+            np.testing.assert_array_equal(x.view(y.dtype), y)
+
+
+def asserting(condition, argument=""):
+    return main(
+        f"%x: tensor<2xf32>{argument}",
+        "tensor<2xf32>",
+        f"""
+  {condition}
+  stablehlo.custom_call @shape_assertion(%c) {{error_message = "n is even", has_side_effect = true}}
+      : (tensor<i1>) -> ()
+  return %x : tensor<2xf32>""",
+    )
+
+
+def test_assertions_of_shapes():
+    x = array(2)
+    check = mw.load(asserting("%c = stablehlo.constant dense<true> : tensor<i1>"))
+    np.testing.assert_array_equal(check(x), x)
+    with pytest.raises(ImportProgramError, match="not those that it asserts: n is even"):
+        mw.load(asserting("%c = stablehlo.constant dense<false> : tensor<i1>"))
+    with pytest.raises(ImportProgramError, match="sizes that are not known; export the program with static shapes"):
+        mw.load(asserting("", ", %c: tensor<i1>"))
+
+
+@pytest.mark.parametrize(
+    ("bits", "why"), [(8, r"has a result of type i8\[\] in the program, but gives i8\[8\]"), (64, "bools are bytes")]
+)
+def test_bits_of_bools(bits, why):
+    text = main(
+        f"%x: tensor<{bits}xi1>",
+        f"tensor<i{bits}>",
+        f"""
+  %0 = stablehlo.bitcast_convert %x : (tensor<{bits}xi1>) -> tensor<i{bits}>
+  return %0 : tensor<i{bits}>""",
+    )
+    with pytest.raises(ImportProgramError, match=why):
+        mw.load(text)

@@ -279,6 +279,11 @@ class Op:
         return None
 
     @property
+    def own_axes(self) -> Sequence[str]:
+        """The mesh axes over which nothing in its regions is split: they are written for one position along these."""
+        return ()
+
+    @property
     def unknown_call(self) -> str:
         """The target of an imported custom call about which nothing is known; "" for other ops."""
         return ""

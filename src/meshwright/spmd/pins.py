@@ -119,4 +119,6 @@ class _Pins:
         eqn = self.flat.eqns[i]
         if not self.flat.passes[i] or len(eqn.outvars) != 1 or eqn.outvars[0] not in self.pinned:
             return ()
-        return carried_back(self.pinned[eqn.outvars[0]].dims, self.flat.rules[i], self.mesh)
+        found = carried_back(self.pinned[eqn.outvars[0]].dims, self.flat.rules[i], self.mesh)
+        own = frozenset(self.mesh.expand(eqn.op.own_axes))
+        return [lo if lo is None or all(map(own.isdisjoint, lo.dims)) else None for lo in found] if own else found

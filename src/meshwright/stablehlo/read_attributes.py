@@ -99,7 +99,8 @@ class Attributes:
         if isinstance(a, ir.DictAttr):
             return {n.name: self.value(n.attr) for n in a}
         if isinstance(a, ir.DenseElementsAttr):
-            return np.array(a)
+            elements = np.array(a)  # of rank 1: how MHLO, and StableHLO before arrays, spell them
+            return tuple(elements.tolist()) if elements.ndim == 1 and elements.dtype.kind in "bi" else elements
         if isinstance(a, ir.TypeAttr):
             return self.type(a.value) if isinstance(a.value, ir.RankedTensorType) else str(a.value)
         if isinstance(a, ir.UnitAttr):
@@ -170,6 +171,8 @@ _SCALAR_COMPLEX = re.compile(r"\(([^,()]+),([^,()]+)\)")
 
 def constant_array(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
     """The elements of a constant; an array of rank 0 if all are equal, to save memory."""
+    if not aval.size:
+        return np.zeros(aval.shape, aval.dtype)
     try:
         elements = operation.attributes["value"]
         if elements.is_splat and aval.size != 1:

@@ -99,10 +99,14 @@ class OperationReader:
 
     def call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Call the function ``name``."""
+        return Jit(name, self.function(name)).bind(*args)
+
+    def function(self, name: str) -> ClosedJaxpr:
+        """The function ``name`` of the module."""
         function = self.module.functions.get(name)
         if function is None:
             self.fail(f"calls {name!r}, which the module does not have, or which is what calls; expected no recursion")
-        return Jit(name, function).bind(*args)
+        return function
 
     def note(self, text: str) -> None:
         """Record a note for the user, for example on something that was omitted."""
@@ -167,8 +171,18 @@ class BodyReader:
             results = operation.results
             if len(results) != len(outs):
                 raise Failure(operation, f"has {counted(len(results), 'result')}, its reading rule gave {len(outs)}")
+            for result, out in zip(results, outs):
+                self._check_type(operation, result.type, out)
             env.update(zip(results, outs))
         return []
+
+    def _check_type(self, operation: ir.Operation, declared: ir.Type, out: Any) -> None:
+        """Refuse an operation whose result has another type than the program says."""
+        if isinstance(out, tuple) or not isinstance(declared, ir.RankedTensorType) or not declared.has_static_shape:
+            return
+        want, got = self.module.attributes.type(declared), typeof(out)
+        if (want.shape, want.dtype) != (got.shape, got.dtype):
+            raise Failure(operation, f"has a result of type {want} in the program, but gives {got}")
 
     def operation(self, operation: ir.Operation, name: str) -> list[Any]:
         """The results of one operation."""

@@ -147,7 +147,7 @@ def _approximate_top_k(r: Any) -> list[Any]:
     dim, operands = backend_config["reduction_dim"], r.operands[: len(r.operands) // 2]
     k = r.out_avals[0].shape[dim]
     (name,) = r.attr("called_computations")
-    comparator = inline_calls(r.module.functions[name])
+    comparator = inline_calls(r.function(name))
     producer = r.producer_of(1) if len(operands) == 2 else None
     order = _order_of_first(comparator)
     if order and producer is not None and isinstance(producer.op, Iota) and producer.op.dimension == dim:

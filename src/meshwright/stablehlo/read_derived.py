@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.elementwise.table import abs_, add, div, eq, mul, rsqrt, scalar_like, sub
+from meshwright.ops.elementwise.table import abs_, add, div, eq, imag, mul, real, rsqrt, scalar_like, sub
 from meshwright.ops.indexing.gather_add import Gather
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.shape.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
@@ -119,6 +120,19 @@ def _constant_like(r: Reader) -> Any:
     (out,) = r.out_avals
     value = r.attr("value")
     return match_shape(np.array(value, out.dtype), out)
+
+
+# --- parts of numbers ---------------------------------------------------------------------------------------
+@reads("stablehlo.real")
+def _real(r: Reader) -> Any:
+    (x,) = r.operands
+    return real(x) if dtypes.is_complex(typeof(x).dtype) else x
+
+
+@reads("stablehlo.imag")
+def _imag(r: Reader) -> Any:
+    (x,) = r.operands
+    return imag(x) if dtypes.is_complex(typeof(x).dtype) else match_shape(scalar_like(0, x), typeof(x))
 
 
 # --- lookups ------------------------------------------------------------------------------------------------

@@ -56,6 +56,12 @@ def groups_of(r: Any, attribute: str, replicas_with_channel: bool = False) -> Gr
     return () if strategy is Strategy.WHOLE_REPLICAS else rows
 
 
+_UNCOUNTED = (
+    "; if it is for several, write mhlo.num_replicas into the module's attributes (in HLO, replica_count into its "
+    "first line)"
+)
+
+
 def _check_whole(r: Any, strategy: Strategy, rows: Groups) -> None:
     """Raise :class:`AlreadyPartitioned` for several replicas, which a program for all devices does not have."""
     several = strategy is Strategy.REPLICAS and any(d for row in rows for d in row)
@@ -70,7 +76,8 @@ def _check_rows(r: Any, attribute: str, strategy: Strategy, rows: Groups) -> Non
     try:
         check_groups(rows, *((module.replicas, attribute, "replica") if of_replicas else (of_devices, attribute)))
     except ShardingError as error:
-        r.fail(str(error))
+        uncounted = of_replicas and r.module.num_replicas is None
+        r.fail(f"{error}{_UNCOUNTED if uncounted else ''}")
 
 
 def _of_devices(rows: Groups, strategy: Strategy, replicas: int, partitions: int) -> Iterator[tuple[int, ...]]:

@@ -272,7 +272,7 @@ def _propagation_barrier_call(r: Any) -> Any:
     return PropagationBarrier(DIRECTIONS[_frontend_number(r, "sdy.allowed_direction")]).bind(*r.operands)
 
 
-@reads("sdy.data_flow_edge")
+@reads("sdy.data_flow_edge", "sdy.func_data_flow_edge")
 def _data_flow_edge(r: Any) -> Any:
     (x,) = r.operands
     attributes = r.operation.attributes

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.passes import inlined_size
 from meshwright.ir.reading import reads
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape, transpose
@@ -17,7 +17,7 @@ from meshwright.ops.sharding.custom import PARTITIONED_BY_USER
 from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
 
-@reads("stablehlo.constant", "chlo.constant")
+@reads("stablehlo.constant", "chlo.constant", "sdy.constant", "arith.constant")
 def _constant(r: Any) -> Any:
     (aval,) = r.out_avals
     name = resource_name(r.operation)
@@ -78,6 +78,18 @@ def _tuple(r: Any) -> Any:
 @reads("stablehlo.get_tuple_element")
 def _get_tuple_element(r: Any) -> Any:
     return r.operands[0][r.attr("index")]
+
+
+@reads("custom_call:shape_assertion")
+def _shape_assertion(r: Any) -> list[Any]:
+    """Drop an assertion about sizes that holds."""
+    (held, *_) = r.operands
+    if isinstance(held, Tracer):
+        r.fail("asserts something of sizes that are not known; export the program with static shapes")
+    if not np.all(held):
+        said = dict(r.attribute_texts()).get("error_message", "").strip('"')
+        r.fail(f"the shapes of the program are not those that it asserts{': ' if said else ''}{said}")
+    return []
 
 
 @reads(

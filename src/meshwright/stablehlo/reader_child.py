@@ -88,7 +88,11 @@ def _names(data: bytes) -> bytes:
     for operation in _operations(module.operation):
         _see_location(operation.location)
         for name in operation.attributes:
-            _see_attribute(operation.attributes[name])
+            try:
+                attribute = operation.attributes[name]
+            except TypeError:  # no Python object stands for complex constants, which have no names
+                continue
+            _see_attribute(attribute)
         for block in (b for region in operation.regions for b in region.blocks):
             for argument in block.arguments:
                 _see_location(argument.location)

@@ -28,6 +28,7 @@ from meshwright.stablehlo.hlo import is_ours, module_bytecode
 from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.hlo_header import PLACES, declare
+from meshwright.stablehlo.hlo_older import as_written_now
 from meshwright.stablehlo.hlo_shardings import bad_sharding
 from meshwright.stablehlo.hlo_tuples import bad_index
 from meshwright.stablehlo.lines import hlo_lines
@@ -187,7 +188,7 @@ def _of_proto(data: bytes, what: str) -> ir.Module:
 
 def _for_xla(text: str) -> str:
     """HLO text rewritten without the parts that XLA cannot convert to StableHLO."""
-    return without_updates(with_listed_groups(text))
+    return without_updates(with_listed_groups(as_written_now(text)))
 
 
 def _read(form: str, data: bytes, what: str) -> ir.Module:

@@ -104,16 +104,7 @@ class FfiCall(Op):
         return [concatenate([expand_dims(y, [0]) for y in ys], 0) for ys in zip(*calls)]
 
     def _looped(self, size: int, args: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
-        """One call per entry, in order."""
-        whole = [x for x, m in zip(args, mapped) if not m]
-        rows = [x for x, m in zip(args, mapped) if m]
-
-        def body(*values: Any) -> list[Any]:
-            fixed, changing = iter(values[: len(whole)]), iter(values[len(whole) :])
-            return list(self.bind(*(next(changing if m else fixed) for m in mapped)))
-
-        avals = [*map(typeof, whole), *(_row_type(typeof(x)) for x in rows)]
-        return list(Scan(trace_to_jaxpr(body, avals, self.target), size, 0, len(whole)).bind(*whole, *rows))
+        return in_turn(self, self.target, size, args, mapped)
 
     # --- lowering -------------------------------------------------------------------------------------------
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
@@ -131,6 +122,19 @@ class FfiCall(Op):
             for i, o in self.aliases
         )
         return f"[{', '.join(entries)}]"
+
+
+def in_turn(op: Op, name: str, size: int, args: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
+    """An op on each of ``size`` entries of its ``mapped`` operands, one after the other."""
+    whole = [x for x, m in zip(args, mapped) if not m]
+    rows = [x for x, m in zip(args, mapped) if m]
+
+    def body(*values: Any) -> list[Any]:
+        fixed, changing = iter(values[: len(whole)]), iter(values[len(whole) :])
+        return list(op.bind(*(next(changing if m else fixed) for m in mapped)))
+
+    avals = [*map(typeof, whole), *(_row_type(typeof(x)) for x in rows)]
+    return list(Scan(trace_to_jaxpr(body, avals, name), size, 0, len(whole)).bind(*whole, *rows))
 
 
 def _layouts(orders: Sequence[Order]) -> str:

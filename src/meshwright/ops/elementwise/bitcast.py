@@ -32,7 +32,12 @@ class BitcastWidth(Op):
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         before, after = dtypes.bit_width(x.dtype), dtypes.bit_width(self.dtype)
-        if dtypes.is_bool(x.dtype) or dtypes.is_bool(self.dtype) or before == after:
+        if dtypes.is_bool(x.dtype) or dtypes.is_bool(self.dtype):
+            raise DTypeError(
+                f"{self.name}: {x} as {self.dtype}: bools are bytes in memory, not bits; compare the bits of integers "
+                "instead, or add them up"
+            )
+        if before == after:
             raise DTypeError(f"{self.name}: expected types of two widths, got {x} and {self.dtype}")
         if before > after and before % after == 0:
             return ShapedArray((*x.shape, before // after), self.dtype)

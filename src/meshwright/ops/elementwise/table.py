@@ -66,6 +66,12 @@ def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any],
     ]
 
 
+def _squared(b: Builder, x: Emitted) -> Emitted:
+    """A product; of complex numbers it would lose the real part where the squares of both parts overflow."""
+    is_complex = dtypes.is_complex(b.out_avals[0].dtype)
+    return b.op(*(("chlo.square", [x]) if is_complex else ("stablehlo.multiply", [x, x])), b.out_avals)[0]
+
+
 _NUM = "iufc"
 
 neg: Elementwise = row(
@@ -96,7 +102,7 @@ cbrt: Elementwise = row(
     "cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / 3, x), integer_pow(y, -2)))
 )
 square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, scalar_like(2, x))))
-type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
+type(square).emit = lambda self, b, x: _squared(b, x)  # type: ignore
 
 sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
 cos: Elementwise = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))

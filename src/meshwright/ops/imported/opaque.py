@@ -11,9 +11,11 @@ from typing import ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import Emitted
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
+from meshwright.ops.control.ffi_call import in_turn
+from meshwright.ops.shape.rearrange import move_dim
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Opaque(Op):
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return self.results
+
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+        moved = [x if d is None else move_dim(x, d, 0) for x, d in zip(args, dims)]
+        outs = in_turn(self, self.target, axis.size, moved, [d is not None for d in dims])
+        return outs, [0] * len(outs)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         regions = [b.jaxpr_region(j) for j in self.computations]

@@ -324,7 +324,8 @@ def grouped_product(
     outer = lc if ragged in lc else tuple(free_dims(typeof(lhs).ndim, lc, lb))
     along = (*lb, *outer[: outer.index(ragged)]) if ragged in outer and typeof(sizes).ndim > 1 else ()
     (group,) = groups or (None,)
-    return RaggedDot(numbers, ragged, group, along, precision, preferred).bind(lhs, rhs, sizes)
+    counts = convert(sizes, np.dtype(np.int32))  # there are no more rows
+    return RaggedDot(numbers, ragged, group, along, precision, preferred).bind(lhs, rhs, counts)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -270,8 +270,15 @@ def _read_rng_bit_generator(r: Reader) -> list[Any]:
     (state,), out = r.operands, r.out_avals[1]
     algorithm = r.attr("rng_algorithm")
     # DEFAULT is XLA's choice: on CPU, where this library's arrays are, it is Philox.
-    op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, out.dtype)
-    if typeof(state).dtype != np.uint64 or not dtypes.is_integer(out.dtype):
+    given = typeof(state).dtype
+    if given not in (np.uint64, np.int64) or not dtypes.is_integer(out.dtype):
         raise Unreadable
-    outs: list[Any] = op.bind(state)
-    return outs
+    # Bits have no sign; XLA computes them of unsigned types alone.
+    op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, _unsigned(out.dtype))
+    after, bits = op.bind(bitcast(state, _unsigned(given)))
+    return [bitcast(after, given), bitcast(bits, out.dtype)]
+
+
+def _unsigned(dtype: np.dtype) -> np.dtype:
+    """The unsigned integers with as many bits as those of ``dtype``."""
+    return np.dtype(f"uint{dtypes.bit_width(dtype)}")

@@ -78,6 +78,10 @@ class ShardMap(RegionOp):
         return {n: getattr(self, n) for n in (*first, *(("axis_names",) if self.axis_names else ()))}
 
     @property
+    def own_axes(self) -> Sequence[str]:
+        return tuple(self.manual)
+
+    @property
     def manual(self) -> dict[str, int]:
         """The manual axes and their sizes."""
         sizes = self.mesh.shape
