@@ -4,6 +4,7 @@ import numpy as np
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Literal, all_eqns
 from meshwright.ir.rewrite import (
     Interpreter,
@@ -15,6 +16,7 @@ from meshwright.ir.rewrite import (
     replaced,
     use_counts,
     uses_of,
+    written_out,
 )  # fmt: skip
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.verify import verify
@@ -104,3 +106,15 @@ def test_an_interpreter_decides_what_values_stand_for():
     x, y = 0.5 * w, np.arange(4, dtype=np.float32).reshape(2, 2)
     for got, want in zip(Interpreter().run(closed, [x, y]), eval_jaxpr(closed, closed.consts, x, y)):
         np.testing.assert_array_equal(got, want)
+
+
+def test_results_that_are_operands_or_repeat_are_written_out():
+    jaxpr = mw.make_jaxpr(lambda x: mw.jit(lambda x: (x, x + 1))(x))(np.float32(2))
+    out = replaced(jaxpr, lambda eqn: written_out(eqn, lambda x: [x, x]) if len(eqn.outvars) == 2 else eqn)
+    verify(out)
+    assert [float(v) for v in eval_jaxpr(out, out.consts, np.float32(3))] == [3, 3]
+
+
+def test_values_of_types_are_not_known():
+    assert known_values(mw.ShapeDtypeStruct((2,), np.float32)) is None
+    assert known_values(np.arange(2)).tolist() == [0, 1]

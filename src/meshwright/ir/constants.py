@@ -19,4 +19,5 @@ def known_values(constant: Any) -> np.ndarray | None:
         return None
     ways = ("is_fully_addressable", "is_fully_replicated")
     is_here = not isinstance(constant, Typed) or any(getattr(constant, way, False) for way in ways)
-    return np.asarray(constant) if is_here else None
+    values = np.asarray(constant) if is_here else None
+    return None if values is None or values.dtype == np.object_ else values  # a type is an object to NumPy
