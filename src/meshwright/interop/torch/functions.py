@@ -236,13 +236,22 @@ def functions_traced() -> Iterator[list[Call]]:
             f"from_torch: the derivatives of autograd.Function cannot be told from torch {torch.__version__}; use a "
             "release between 2.10 and 2.15"
         )
-    function = checkpoint.CheckpointFunction
-    checkpoint.CheckpointFunction = _Checkpoint  # type: ignore[assignment, misc]
+    with _Watch(traced), _checkpoints_replaced():
+        yield calls
+
+
+@contextmanager
+def _checkpoints_replaced() -> Iterator[None]:
+    """Within, checkpoints compute what their functions do, and save nothing."""
+    replaced = {"CheckpointFunction": _Checkpoint, "_checkpoint_hook": _saved_as_it_is}
+    before = {name: getattr(checkpoint, name) for name in replaced}
     try:
-        with _Watch(traced):
-            yield calls
+        for name, other in replaced.items():
+            setattr(checkpoint, name, other)
+        yield
     finally:
-        checkpoint.CheckpointFunction = function  # type: ignore[misc]
+        for name, own in before.items():
+            setattr(checkpoint, name, own)
 
 
 _TENSOR = object()
@@ -251,6 +260,12 @@ _TENSOR = object()
 def _same(x: Any) -> Any:
     """What a checkpoint does to tensors that are saved within it is none of a Function's."""
     return x
+
+
+def _saved_as_it_is(frame: Any) -> saved_tensors_hooks:
+    """In place of a checkpoint's hooks, which stop gradients while they note what is saved: where a Function saves it,
+    as that of a checkpoint within does, an export would have no gradients from there on."""
+    return saved_tensors_hooks(_same, _same)
 
 
 def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tuple[Call, Any, list[Any]]:
