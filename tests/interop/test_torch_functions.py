@@ -256,6 +256,32 @@ def test_checkpoints_in_checkpoints_have_gradients(depth):
         same(gradients[name], p.grad, 1e-5)
 
 
+class Packed(nn.Module):
+    """Saves what its Function does in a form of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        def pack(saved):
+            with torch.no_grad():
+                return saved.clone()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            y = torch.utils.checkpoint.checkpoint(self.linear, self.linear(x).sin(), use_reentrant=False)
+        return self.linear(y.tanh())
+
+
+def test_hooks_of_what_is_saved_leave_gradients():
+    module, x = Packed(), torch.randn(5, 3)
+    model = mw.from_torch(module, (x,))
+    gradients = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    (module(x) ** 2).sum().backward()
+    for name, p in module.named_parameters():
+        same(gradients[name], p.grad, 1e-5)
+
+
 class Views(torch.autograd.Function):
     """Writes to parts of copies, forward and backward, of which torch takes the results anew in the end."""
 

@@ -236,36 +236,37 @@ def functions_traced() -> Iterator[list[Call]]:
             f"from_torch: the derivatives of autograd.Function cannot be told from torch {torch.__version__}; use a "
             "release between 2.10 and 2.15"
         )
-    with _Watch(traced), _checkpoints_replaced():
+    with _Watch(traced), _nothing_saved():
         yield calls
 
 
 @contextmanager
-def _checkpoints_replaced() -> Iterator[None]:
-    """Within, checkpoints compute what their functions do, and save nothing."""
-    replaced = {"CheckpointFunction": _Checkpoint, "_checkpoint_hook": _saved_as_it_is}
-    before = {name: getattr(checkpoint, name) for name in replaced}
+def _nothing_saved() -> Iterator[None]:
+    """Within, checkpoints compute what their functions do, and tensors are saved as they are.
+
+    Hooks may stop gradients meanwhile, as those of checkpoints do: where a Function saves tensors, as that of a
+    checkpoint within does, an export would have no gradients from there on.
+    """
+
+    def enter(_: saved_tensors_hooks) -> None:
+        torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
+
+    function, before = checkpoint.CheckpointFunction, saved_tensors_hooks.__enter__
+    checkpoint.CheckpointFunction = _Checkpoint  # type: ignore[assignment, misc]
+    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
     try:
-        for name, other in replaced.items():
-            setattr(checkpoint, name, other)
         yield
     finally:
-        for name, own in before.items():
-            setattr(checkpoint, name, own)
+        checkpoint.CheckpointFunction = function  # type: ignore[misc]
+        saved_tensors_hooks.__enter__ = before  # type: ignore[method-assign]
 
 
 _TENSOR = object()
 
 
 def _same(x: Any) -> Any:
-    """What a checkpoint does to tensors that are saved within it is none of a Function's."""
+    """What hooks do to tensors that are saved is no part of a program."""
     return x
-
-
-def _saved_as_it_is(frame: Any) -> saved_tensors_hooks:
-    """In place of a checkpoint's hooks, which stop gradients while they note what is saved: where a Function saves it,
-    as that of a checkpoint within does, an export would have no gradients from there on."""
-    return saved_tensors_hooks(_same, _same)
 
 
 def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tuple[Call, Any, list[Any]]:
