@@ -1,5 +1,7 @@
 """``autograd.Function``: its own backward, also differentiated, or a refusal; never a wrong gradient."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -227,6 +229,57 @@ def test_reentrant_checkpoints_have_the_derivative_of_their_function(refuses):
         mw.from_torch(Checkpointed(whole=True), (x,))
     model = mw.from_torch(Checkpointed(whole=True), (x.clone().requires_grad_(),))
     assert np.abs(mw.grad(lambda p: model(p, x.numpy()).sum())(model.params)["linear.weight"]).max() > 0
+
+
+class NestedCheckpoints(nn.Module):
+    """Checkpoints in one another, whose hooks note what is saved for the backward, without gradients."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.linear, self.depth = nn.Linear(3, 3), depth
+
+    def forward(self, x):
+        def layers(y, depth):
+            inner = partial(torch.utils.checkpoint.checkpoint, layers, depth=depth - 1, use_reentrant=False)
+            return self.linear(y).sin() + (inner(2 * y) if depth else 0)
+
+        return self.linear(layers(x, self.depth))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_checkpoints_in_checkpoints_have_gradients(depth):
+    module, x = NestedCheckpoints(depth), torch.randn(5, 3)
+    model = mw.from_torch(module, (x,))
+    gradients = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    (module(x) ** 2).sum().backward()
+    for name, p in module.named_parameters():
+        same(gradients[name], p.grad, 1e-5)
+
+
+class Packed(nn.Module):
+    """Saves what its Function does in a form of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        def pack(saved):
+            with torch.no_grad():
+                return saved.clone()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            y = torch.utils.checkpoint.checkpoint(self.linear, self.linear(x).sin(), use_reentrant=False)
+        return self.linear(y.tanh())
+
+
+def test_hooks_of_what_is_saved_leave_gradients():
+    module, x = Packed(), torch.randn(5, 3)
+    model = mw.from_torch(module, (x,))
+    gradients = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    (module(x) ** 2).sum().backward()
+    for name, p in module.named_parameters():
+        same(gradients[name], p.grad, 1e-5)
 
 
 class Views(torch.autograd.Function):

@@ -135,6 +135,21 @@ def _picked_twice(nodes, edges, weights):
     return out.index_put((kept[0],), torch.gather(nodes, 0, kept.t()[:, :1].expand(-1, 5)), accumulate=True)
 
 
+def _written_then_logarithm(x, mask, factor):
+    rows = x[mask]
+    is_low = rows < 0
+    rows[is_low] = 0 * rows[is_low] + 1.5
+    return torch.log(rows).mul(factor).sum()[None]
+
+
+@pytest.mark.parametrize("kept", [slice(None), slice(0, 0), slice(0, 2)])
+def test_copies_of_a_row_have_what_is_written_there(kept):
+    """The first row that the mask picks has no logarithm before it is written to, and nor would its copies."""
+    x, mask = torch.tensor([[2.0, -1], [0, 3], [-4, 2]]), torch.zeros(3, 2, dtype=torch.bool)
+    mask.view(-1)[torch.tensor([1, 3, 5])[kept]] = True
+    same(_written_then_logarithm, x, mask, torch.tensor([2.0]))
+
+
 GRAPHS = [
     (_convolved, (NODES, EDGES, WEIGHTS)),
     (_attended, (NODES, EDGES, W)),

@@ -189,3 +189,18 @@ def test_the_peak_of_live_values_is_known_beside_what_is_allocated():
     )
     assert sum(b.nbytes for b in live.buffers) == live.live_bytes < packed.peak_bytes
     assert live.peak_bytes == packed.peak_bytes == packed.live_bytes
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, w: lax.optimization_barrier(mnp.sin(x)) @ w,
+        lambda x, w: lax.while_loop(lambda y: y[0, 0] < 5, mnp.sin, mnp.cos(x)) @ w,
+        lambda x, w: lax.fori_loop(0, 3, lambda i, y: lax.while_loop(lambda z: z[0, 0] < 5, mnp.sin, y) @ w, x),
+    ],
+    ids=["barrier", "loop", "loop-in-a-loop"],
+)
+def test_operations_of_one_value_are_read_by_products(fun):
+    """TPUs round what products read: that of a barrier of one value, or of a loop that carries one, is no tuple's."""
+    x, w = array(512, 512), array(512, 512)
+    assert 2 * MIB <= predict(jaxpr_of(fun, x, w), MESH, compiler=compilers.TPU).peak_bytes <= 6 * MIB

@@ -236,20 +236,36 @@ def functions_traced() -> Iterator[list[Call]]:
             f"from_torch: the derivatives of autograd.Function cannot be told from torch {torch.__version__}; use a "
             "release between 2.10 and 2.15"
         )
-    function = checkpoint.CheckpointFunction
+    with _Watch(traced), _nothing_saved():
+        yield calls
+
+
+@contextmanager
+def _nothing_saved() -> Iterator[None]:
+    """Within, checkpoints compute what their functions do, and tensors are saved as they are.
+
+    Hooks may stop gradients meanwhile, as those of checkpoints do: where a Function saves tensors, as that of a
+    checkpoint within does, an export would have no gradients from there on.
+    """
+
+    def enter(_: saved_tensors_hooks) -> None:
+        torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
+
+    function, before = checkpoint.CheckpointFunction, saved_tensors_hooks.__enter__
     checkpoint.CheckpointFunction = _Checkpoint  # type: ignore[assignment, misc]
+    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
     try:
-        with _Watch(traced):
-            yield calls
+        yield
     finally:
         checkpoint.CheckpointFunction = function  # type: ignore[misc]
+        saved_tensors_hooks.__enter__ = before  # type: ignore[method-assign]
 
 
 _TENSOR = object()
 
 
 def _same(x: Any) -> Any:
-    """What a checkpoint does to tensors that are saved within it is none of a Function's."""
+    """What hooks do to tensors that are saved is no part of a program."""
     return x
 
 

@@ -255,8 +255,15 @@ def _put_among(plan: Plan, node: fx.Node, given: dict[str, Any], lead: int) -> b
     after = values.meta["val"].ndim - along
     if picked is not mask or not same(again, chosen) or of.ndim != 1 or after != x.meta["val"].ndim - lead:
         raise Left
-    args = (x, both, lead, values, bool(given["accumulate"]))
-    plan.edits.append(lambda: become(node, torch.ops.meshwright.put_picked.default, args))
+    args, flat = (x, both, lead, values, bool(given["accumulate"])), _flat(plan, mask, node)
+
+    def edit() -> None:  # copies of the first row are to have what is written there
+        with plan.graph.inserting_before(node):
+            written = plan.graph.call_function(torch.ops.meshwright.put_picked.default, args)
+        written.meta = dict(node.meta)
+        become(node, torch.ops.meshwright.picked.default, (written, flat, lead))
+
+    plan.edits.append(edit)
     return True
 
 

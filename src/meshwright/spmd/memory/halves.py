@@ -93,13 +93,13 @@ class _Halves:
             return _rounds(user, rounded)
         ours = self.carried.get(user)
         if ours is None:
-            ours = {get.attributes["index"] for get in users[user] if get in rounded}
+            ours = {i for i, value in _values(user, users[user]) if value in rounded}
         return all(i in ours for i, operand in enumerate(user.operands) if operand is x)
 
     def _carried(self, loop: Node, taken: list[Node], rounded: set[Node]) -> set[int]:
         """The numbers of the values that a loop may carry in 16 bits."""
         condition, body = loop.regions
-        whole = {get.attributes["index"] for get in taken if get not in rounded}
+        whole = {i for i, value in _values(loop, taken) if value not in rounded}
         read = {x for node in condition.post_order() for x in node.operands}
         ours = {
             place
@@ -125,6 +125,8 @@ class _Halves:
             return dict(_places(loop))[node.attributes["index"]] in self.carried[loop]
         if node.op == "get" and node.operands[0].op == "optimization_barrier":
             return self._changes(node.operands[0].operands[node.attributes["index"]], rounded, graph, carried)
+        if node.op == "optimization_barrier":
+            return self._changes(node.operands[0], rounded, graph, carried)
         return node.op not in _STAYS
 
     def _keep(self, graph: Graph, rounded: set[Node], carried: Collection[int] = ()) -> None:
@@ -168,6 +170,12 @@ class _Halves:
         for node in self.found:
             if node.op == "dynamic_update_slice":
                 node.operands = (_again(node.operands[0]), _as_half(node.operands[1]), *node.operands[2:])
+
+
+def _values(node: Node, users: Sequence[Node]) -> list[tuple[int, Node]]:
+    """The results of an operation that are used, by their numbers: an only one is the operation itself."""
+    gets = [(user.attributes["index"], user) for user in users if user.op == "get"]
+    return gets if gets or len(node.avals) > 1 else [(0, node)]
 
 
 def _places(loop: Node) -> list[tuple[int, int]]:
