@@ -172,7 +172,7 @@ _SCALAR_COMPLEX = re.compile(r"\(([^,()]+),([^,()]+)\)")
 def constant_array(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
     """The elements of a constant; an array of rank 0 if all are equal, to save memory."""
     if not aval.size:
-        return np.zeros(aval.shape, aval.dtype)
+        return np.zeros((), aval.dtype)
     try:
         elements = operation.attributes["value"]
         if elements.is_splat and aval.size != 1:
