@@ -179,6 +179,25 @@ def test_groups_that_are_no_part_of_a_mesh():
     program.partition(mw.make_mesh((4,), ("d",))).verify(*given)
 
 
+def test_random_keys():
+    given = exchange(4, 4, 2, width=())
+    tables = given[2:]
+    keys = [mw.random.split(mw.random.key(seed), x.size).reshape(x.shape) for seed, x in enumerate(given[:2])]
+    out = mw.jit(mw.vmap(exchanged, axis_name="i"))(*keys, *tables)
+    words = [np.asarray(mw.random.key_data(k)) for k in keys]
+    np.testing.assert_array_equal(mw.random.key_data(out), moved(*words, *tables))
+
+
+@pytest.mark.parametrize(("rows", "slices"), [(3, 0), (0, 2), (0, 0)])
+def test_derivatives_where_nothing_is_sent(rows, slices):
+    tables = [mnp.zeros((2, slices), int)] * 4
+    x, y = mnp.full((2, rows, 1), np.nan), mnp.ones((2, 4, 1))
+    f = mw.vmap(exchanged, axis_name="i")
+    by_x, by_y = mw.jit(mw.grad(lambda x, y: (f(x, y, *tables) ** 2).sum(), (0, 1)))(x, y)
+    np.testing.assert_array_equal(by_x, np.zeros(x.shape))
+    np.testing.assert_array_equal(by_y, 2 * np.ones(y.shape))
+
+
 @pytest.mark.parametrize("shapes", [((0, 2), (3, 2)), ((3, 2), (0, 2)), ((3, 0), (4, 0))])
 def test_nothing_to_send(shapes):
     x, y = (mnp.ones((2, *s)) for s in shapes)

@@ -83,6 +83,17 @@ def test_arrays_that_are_read_otherwise_are_not():
     assert scans_left(lambda x, c: step(x, c + 1, 1, update), X, CACHE, donated=()) == 0
 
 
+def test_views_of_several_arrays_are_of_their_own():
+    """A barrier has a result for each operand."""
+
+    def fenced(x, first, second):
+        first, second = lax.optimization_barrier((first, second))
+        return step(x, second, 1, update), first
+
+    assert scans_left(fenced, X, CACHE, CACHE, donated=(1,)) == 1
+    assert scans_left(fenced, X, CACHE, CACHE, donated=(2,)) == 0
+
+
 def test_inside_of_loops():
     """What a loop carries is its own, its constants are not."""
 

@@ -19,9 +19,6 @@ from meshwright.lowering.narrow_bits import called
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.scan import Scan
 
-#: ops whose result may share its operand's memory
-_VIEWS = frozenset({"optimization_barrier", "reshape", "squeeze", "transpose"})
-
 
 def in_place(donated: Collection[int]) -> Pass:
     """The pass for a program whose arguments with these numbers are donated."""
@@ -77,9 +74,9 @@ class _Memory:
             maker = self.makers.get(atom)
             if maker is None:
                 return atom in self.own
-            if maker.op.name not in _VIEWS:
+            if not maker.op.is_view:
                 return True
-            atom = maker.invars[0]
+            atom = maker.invars[maker.outvars.index(atom)]
         return False
 
 

@@ -117,6 +117,7 @@ class RaggedAllToAll(ExchangesRows):
 
     name: ClassVar[str] = "ragged_all_to_all"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+    takes_keys: ClassVar[bool] = True
     written_out_on_cpus: ClassVar[bool] = True
 
     def infer(self, operand: ShapedArray, output: ShapedArray, *tables: ShapedArray) -> ShapedArray:

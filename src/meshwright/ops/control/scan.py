@@ -165,7 +165,7 @@ class Scan(ControlOp):
         replaced = {row: xs[n] for n, row in in_place.items()}
         xs = [x for n, x in enumerate(xs) if n not in in_place]
         ys = [
-            replaced.get(n, broadcast_in_dim(np.zeros((), y.dtype), (self.length, *y.shape), ()))
+            replaced[n] if n in replaced else broadcast_in_dim(np.zeros((), y.dtype), (self.length, *y.shape), ())
             for n, y in enumerate(ys_avals)
         ]
         state = [np.int32(0), *carry, *ys]
