@@ -1,5 +1,6 @@
 """``autograd.Function``: its own backward, also differentiated, or a refusal; never a wrong gradient."""
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -308,3 +309,30 @@ def test_views_of_what_a_forward_wrote_to_are_results():
     (module(x, a) ** 2).sum().backward()
     for ours, t in zip(got, (x, a)):
         same(ours, t.grad, 1e-5)
+
+
+def test_other_threads_go_on_as_they_are():
+    """While a module is exported, another thread saves tensors, checkpoints, and applies a Function."""
+    other, seen = nn.Linear(3, 3), []
+
+    def work():
+        x = torch.ones(2, 3, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append("saved") or t, lambda t: t):
+            other(x).exp()
+        seen.append(torch.utils.checkpoint.checkpoint(other, x, use_reentrant=True).grad_fn.name())
+
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            return torch.utils.checkpoint.checkpoint(self.linear, x, use_reentrant=False)
+
+    module, x = Beside(), torch.randn(2, 3)
+    model = mw.from_torch(module, (x,))
+    assert "saved" in seen and "CheckpointFunctionBackward" in seen
+    same(model(model.params, x.numpy()), module.linear(x).detach(), 1e-5)

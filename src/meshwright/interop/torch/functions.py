@@ -8,9 +8,11 @@ as a derivative: like torch, one that a further derivative goes through.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -134,7 +136,7 @@ def function(tensors: Sequence[Any], call: int, draw: Keys) -> list[Any]:
 
 # --- tracing ------------------------------------------------------------------------------------------------
 class _Watch:
-    """While it is on, what ``apply`` finds as the forward of a Function is what ``forwards`` gives for it.
+    """While it is on, what ``apply`` finds in this thread as the forward of a Function is what ``forwards`` gives.
 
     ``apply`` is bound early, and in newer releases compiled; but it asks the class for ``_backward_cls`` and then for
     ``forward``, and a class is asked through its metaclass. Who calls a forward directly asks for nothing else.
@@ -145,10 +147,12 @@ class _Watch:
         self._applied: Any = None
 
     def __enter__(self) -> None:
-        meta = autograd_function.FunctionMeta
+        meta, here = autograd_function.FunctionMeta, threading.get_ident()
 
         def looked_up(cls: Any, name: str) -> Any:
             attribute = type.__getattribute__(cls, name)
+            if threading.get_ident() != here:
+                return attribute
             if name == "forward" and self._applied is cls:
                 self._applied = None
                 return self._forwards(cls, attribute)
@@ -168,20 +172,17 @@ class _Probe(torch.autograd.Function):
         return x
 
 
-class _Checkpoint:
-    """Of which ``apply`` is what ``CheckpointFunction.apply`` computes: what the function does, and its derivative. As
-    an op of autograd it would run the function without gradients, and leave an export without them from there on."""
-
-    @staticmethod
-    def apply(function: Any, preserve: bool, *args: Any) -> Any:
-        outs = function(*args)
-        moving = [x.requires_grad for x in tree_flatten(outs)[0] if isinstance(x, torch.Tensor)]
-        if any(moving) and not any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
-            raise RuleError(
-                "torch.utils.checkpoint with use_reentrant=True, of arguments none of which requires a gradient: the "
-                "parameters that it uses get none in torch. Use use_reentrant=False"
-            )
-        return outs
+def _checkpointed(function: Any, preserve: bool, *args: Any) -> Any:
+    """What ``CheckpointFunction.apply`` computes: what the function does, and its derivative. As an op of autograd it
+    would run the function without gradients, and leave an export without them from there on."""
+    outs = function(*args)
+    moving = [x.requires_grad for x in tree_flatten(outs)[0] if isinstance(x, torch.Tensor)]
+    if any(moving) and not any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
+        raise RuleError(
+            "torch.utils.checkpoint with use_reentrant=True, of arguments none of which requires a gradient: the "
+            "parameters that it uses get none in torch. Use use_reentrant=False"
+        )
+    return outs
 
 
 @cache
@@ -242,17 +243,24 @@ def functions_traced() -> Iterator[list[Call]]:
 
 @contextmanager
 def _nothing_saved() -> Iterator[None]:
-    """Within, checkpoints compute what their functions do, and tensors are saved as they are.
+    """Within, in this thread, checkpoints compute what their functions do, and tensors are saved as they are.
 
     Hooks may stop gradients meanwhile, as those of checkpoints do: where a Function saves tensors, as that of a
     checkpoint within does, an export would have no gradients from there on.
     """
 
-    def enter(_: saved_tensors_hooks) -> None:
+    here = threading.get_ident()
+    function, before = checkpoint.CheckpointFunction, saved_tensors_hooks.__enter__
+
+    def enter(hooks: saved_tensors_hooks) -> None:
+        if threading.get_ident() != here:
+            return before(hooks)
         torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
 
-    function, before = checkpoint.CheckpointFunction, saved_tensors_hooks.__enter__
-    checkpoint.CheckpointFunction = _Checkpoint  # type: ignore[assignment, misc]
+    def apply(*args: Any) -> Any:
+        return (_checkpointed if threading.get_ident() == here else function.apply)(*args)
+
+    checkpoint.CheckpointFunction = SimpleNamespace(apply=apply)  # type: ignore[assignment, misc]
     saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
     try:
         yield
