@@ -19,6 +19,7 @@ from meshwright.api.shardings import orders_of, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.expected import refused
 from meshwright.core.files import write_text
 from meshwright.core.late import LateModule
@@ -38,6 +39,7 @@ from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.batched import described, on_target, virtual_program
 from meshwright.lowering.in_place import in_place
+from meshwright.lowering.kernels import without_foreign_kernels
 from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
@@ -293,7 +295,8 @@ class PartitionedProgram(Stage):
         """The per-device program in the form that the compiler of a platform is given."""
         passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            return run_passes(passes.run(self.jaxpr)[0], (in_place(self.donated), *FAST_FORMS.get(platform, ())))
+            steps = in_place(self.donated), without_foreign_kernels(platform or config.platform)
+            return run_passes(passes.run(self.jaxpr)[0], (*steps, *FAST_FORMS.get(platform, ())))
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""

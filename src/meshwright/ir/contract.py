@@ -49,6 +49,13 @@ class Kernels(NamedTuple):
     operations: int = 0
 
 
+class StatedCost(NamedTuple):
+    """What a call of a kernel costs, as its author says: operations, and bytes to and from memory."""
+
+    operations: int
+    nbytes: int
+
+
 #: a function that builds a region of an operation that is being emitted
 Region = Callable[[Any], None]
 

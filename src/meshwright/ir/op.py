@@ -20,7 +20,7 @@ from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import DTypeError, RuleError
-from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, LocalSizes, Region, Value
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, LocalSizes, Region, StatedCost, Value
 from meshwright.ir.explicit import common_memory, is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -289,6 +289,16 @@ class Op:
         return ""
 
     @property
+    def stated_cost(self) -> StatedCost | None:
+        """The cost of a kernel, as its author states it."""
+        return None
+
+    @property
+    def computed(self) -> ClosedJaxpr | None:
+        """The program of what a kernel computes, whose operations count as the kernel's."""
+        return None
+
+    @property
     def params(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
@@ -459,6 +469,11 @@ class Op:
     def is_same_on_tiles(self) -> bool:
         """Whether what the op does on tiles is the op itself with local sizes, as :meth:`localize` does by default."""
         return type(self).localize is Op.localize
+
+    @property
+    def is_itself_on_tiles(self) -> bool:
+        """Whether what the op does on tiles is the op as it is: it has no size parameters."""
+        return self.is_same_on_tiles and type(self).localized is Op.localized
 
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
         """The results for an operand that is ``x`` with dimensions ``groups[d]`` merged into dimension ``d``.

@@ -10,11 +10,14 @@ import html
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, sub_jaxprs
+from meshwright.core.weak import once_for_each
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, sub_jaxprs
 from meshwright.ir.op import Op
+from meshwright.ir.passes import inline_calls
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
@@ -112,6 +115,8 @@ def operations_of(jaxpr: Jaxpr) -> int:
 def operations(eqn: JaxprEqn) -> int:
     """The number of operations of one equation. Inner jaxprs count only if they are functions of scalars."""
     op = eqn.op
+    if (kernel := kernel_cost(op)) is not None:
+        return kernel.products + kernel.others
     if op.moves_only or op.moved is not None or not op.computes or isinstance(op, Collective):
         return 0
     bodies = list(sub_jaxprs(op))
@@ -122,6 +127,29 @@ def operations(eqn: JaxprEqn) -> int:
         return 2 * rule.work
     points = max((rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars))))
     return points * sum(len(body.eqns) for body in bodies) if bodies else points
+
+
+class KernelCost(NamedTuple):
+    """The operations of a kernel, those of products apart; and, if its author states them, the bytes that it moves."""
+
+    products: int
+    others: int
+    nbytes: int | None = None
+
+
+def kernel_cost(op: Op) -> KernelCost | None:
+    """The cost of an op that calls a kernel: as stated, in which case all are products, or else counted; None for
+    other ops."""
+    if (stated := op.stated_cost) is not None:
+        return KernelCost(stated.operations, 0, stated.nbytes)
+    return None if op.computed is None else _counted(op.computed)
+
+
+@once_for_each
+def _counted(program: ClosedJaxpr) -> KernelCost:
+    places = _by_place(inline_calls(program).jaxpr)
+    products = _products(places)
+    return KernelCost(products, sum(places.values()) - products)
 
 
 def precision_of(op: Op) -> str | None:
@@ -138,9 +166,13 @@ _Places = Counter[tuple[str, str, bool]]
 def _by_place(jaxpr: Jaxpr) -> _Places:
     counts: _Places = Counter()
     for eqn, times in _with_times(jaxpr.eqns, 1):
-        count = operations(eqn)
-        if count:
-            counts[eqn.op.name, str(eqn.source), eqn_rule(eqn).is_product] += count * times
+        if (kernel := kernel_cost(eqn.op)) is None:
+            parts = {eqn_rule(eqn).is_product: operations(eqn)}
+        else:
+            parts = {True: kernel.products, False: kernel.others}
+        for is_product, count in parts.items():
+            if count:
+                counts[eqn.op.name, str(eqn.source), is_product] += count * times
     return counts
 
 

@@ -16,10 +16,13 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Op
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.reading import READERS, ReadRule, Unreadable, reads
 from meshwright.ir.tracing import typeof
+from meshwright.ops.control.kernel_call import KernelCall
 from meshwright.ops.elementwise.table import convert, neg, not_, or_, scalar_like, shift_left, shift_right_logical
+from meshwright.ops.imported.opaque import CUSTOM_CALL, Opaque
 from meshwright.ops.shape.broadcast_reduce import Iota
 from meshwright.ops.shape.rearrange import move_dim
 from meshwright.ops.shape.slice_pad import slice_in_dim
@@ -41,9 +44,16 @@ def rule_by_name(name: str) -> ReadRule | None:
     return READERS.get(f"chlo.{rest}") or READERS.get(f"stablehlo.{rest}")
 
 
+#: the name of composites that stand for kernels of a platform: attributes are, by platform, those of the custom call as
+#: MLIR texts, one for each line
+KERNELS = "meshwright.kernels"
+
+
 @reads("stablehlo.composite")
 def _composite(r: Any) -> Any:
     name = r.attr("name")
+    if name == KERNELS:
+        return _kernels(r, r.attr("composite_attributes"))
     rule = None if name.startswith("stablehlo.") else rule_by_name(name)
     if rule is not None:
         try:
@@ -53,6 +63,16 @@ def _composite(r: Any) -> Any:
         except Unreadable:
             pass
     return r.call(r.attr("decomposition"), r.operands)
+
+
+def _kernels(r: Any, attributes: dict[str, Any]) -> Any:
+    results = tuple(r.out_avals)
+    calls: list[tuple[str, Op]] = []
+    for platform in attributes["platforms"].split():
+        texts = tuple(tuple(line.split("=", 1)) for line in attributes[platform].splitlines())
+        effects = dict(texts).get("has_side_effect") == "true"
+        calls.append((platform, Opaque(CUSTOM_CALL, texts, (), results, effects)))
+    return KernelCall(attributes["name"], r.function(r.attr("decomposition")), tuple(calls)).bind(*r.operands)
 
 
 @reads("stablehlo.custom_call")

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
+from meshwright.interop.jax.kernels import lower_kernel
 from meshwright.interop.jax.rules import has_batching_rules, has_rules
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.tracing import Tracer
@@ -332,15 +333,17 @@ class JaxFunction:
         return f"JaxFunction({self.__name__!r})"
 
 
-@cache
 def _kept() -> Any:
-    """Lowering rules for operations that JAX keeps on accelerators, and writes out on CPUs: products with groups, of
-    which it multiplies all rows with all groups."""
+    """Lowering rules for what JAX keeps on accelerators alone: products with groups, of which it multiplies all rows
+    with all groups on CPUs, and Pallas' kernels."""
 
     def grouped(context: Any, *operands: Any, **params: Any) -> Any:
         return _LAX._ragged_dot_general_lower(context, *operands, **params)
 
-    return _MLIR.LoweringParameters(override_lowering_rules=((_LAX.ragged_dot_general_p, grouped),))
+    rules: list[tuple[Any, Any]] = [(_LAX.ragged_dot_general_p, grouped)]
+    if "jax._src.pallas.pallas_call" in sys.modules:  # whose import takes a second
+        rules.append((sys.modules["jax._src.pallas.pallas_call"].pallas_call_p, lower_kernel))
+    return _MLIR.LoweringParameters(override_lowering_rules=tuple(rules))
 
 
 #: held while ``jax.stages.Traced.lower`` is replaced

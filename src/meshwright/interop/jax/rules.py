@@ -14,7 +14,7 @@ _DIFFERENTIATED = {
     "tridiagonal_solve", "igamma", "igammac", "random_gamma", "regularized_incomplete_beta",
 }  # fmt: skip
 #: JAX's primitives whose batched form is not that of the operations they are lowered to
-_BATCHED = {"custom_vmap_call", "pure_callback"}
+_BATCHED = {"custom_vmap_call", "pure_callback", "pallas_call"}
 
 
 def has_rules(jaxpr: Any) -> bool:

@@ -6,16 +6,20 @@ should get an op of their own; this one makes it possible to read, partition and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.contract import ArrayLike, Emitted, StatedCost
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ops.control.ffi_call import in_turn
 from meshwright.ops.shape.rearrange import move_dim
+
+CUSTOM_CALL = "stablehlo.custom_call"
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,12 @@ class Opaque(Op):
 
     @property
     def unknown_call(self) -> str:
-        name = dict(self.attributes).get("call_target_name", "") if self.target == "stablehlo.custom_call" else ""
+        name = dict(self.attributes).get("call_target_name", "") if self.target == CUSTOM_CALL else ""
         return "" if name.startswith('"__onednn$') else name  # calls that compilers generate, and we for them
+
+    @property
+    def stated_cost(self) -> StatedCost | None:
+        return _stated(dict(self.attributes).get("backend_config", "")) if self.target == CUSTOM_CALL else None
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return self.results
@@ -53,3 +61,17 @@ class Opaque(Op):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         regions = [b.jaxpr_region(j) for j in self.computations]
         return b.op(self.target, operands, b.out_avals, regions=regions, **dict(self.attributes))
+
+
+@lru_cache(maxsize=256)
+def _stated(config: str) -> StatedCost | None:
+    """The cost in the configuration (MLIR text) of a kernel that JAX's Pallas wrote for TPUs.
+
+    Its fields are those of ``pallas.CostEstimate``.
+    """
+    try:
+        cost = json.loads(config.strip('"').replace("\\22", '"'))["custom_call_config"]["cost_estimate"]
+        operations, nbytes = int(cost["flops"]) + int(cost["transcendentals"]), int(cost["bytes_accessed"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return StatedCost(operations, nbytes) if operations >= 0 and nbytes >= 0 else None

@@ -158,8 +158,11 @@ def _keeps_masked(eqn: JaxprEqn) -> bool:
 
 
 def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] | None:
-    """The group of operands, including ``operands``, in which an elementwise equation is jointly linear, or None."""
-    if len(eqn.outvars) != 1 or eqn.op.holds_jaxprs:
+    """The group of operands, including ``operands``, in which an elementwise equation is jointly linear, or None.
+
+    The equation is applied to tiles as it is, so it must neither have sizes nor move elements.
+    """
+    if len(eqn.outvars) != 1 or eqn.op.holds_jaxprs or not eqn.op.is_itself_on_tiles:
         return None
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
     group = next((g for g in groups if set(operands) <= set(g)), None)
@@ -167,7 +170,9 @@ def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] 
     # A literal in the group would be added by every device.
     summed = [eqn.invars[i] for i in group or ()]
     fits = all(isinstance(atom, Var) and atom.aval.shape == shape for atom in summed)
-    return group if fits and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors) else None
+    rule = eqn_rule(eqn)
+    in_place = all(rule.operands[i] == rule.results[0] for i in group or ())
+    return group if fits and in_place and all(f.kind == PARALLEL for f in rule.factors) else None
 
 
 def _tile(whole: Atom, like: Atom) -> ShapedArray:

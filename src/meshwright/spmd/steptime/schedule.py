@@ -27,7 +27,7 @@ from meshwright.sharding import AbstractMesh
 from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.steptime.kernels import Launched, moved_by_kernels
 from meshwright.spmd.steptime.traffic import traffic
-from meshwright.spmd.work import operations, precision_of
+from meshwright.spmd.work import kernel_cost, operations, precision_of
 
 #: streams
 ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
@@ -164,6 +164,10 @@ class _Scheduler:
     def arithmetic(self, eqn: JaxprEqn, kernels: Kernels) -> tuple[float, str]:
         """The seconds of arithmetic, and the name of the chip's figure that they rest on."""
         count = operations(eqn)
+        if (kernel := kernel_cost(eqn.op)) is not None:
+            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, None)
+            products, others = kernel.products / rate, kernel.others / self.machine.vector
+            return (products, figure) if products > others else (others, "vector")
         if count and eqn_rule(eqn).is_product:
             rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(eqn.op))
         else:

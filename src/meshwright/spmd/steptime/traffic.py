@@ -12,6 +12,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.rules import eqn_rule
+from meshwright.spmd.work import kernel_cost
 
 
 def traffic(jaxpr: Jaxpr) -> list[float]:
@@ -76,6 +77,8 @@ class Traffic:
         op = eqn.op
         if op.is_view or isinstance(op, (Collective, RegionOp)):
             return 0
+        if (kernel := kernel_cost(op)) is not None and kernel.nbytes is not None:
+            return kernel.nbytes
         if op.update_operand is not None:
             return 2 * eqn.invars[op.update_operand].aval.nbytes
         written = sum(v.aval.nbytes for v in eqn.outvars if v not in self.fused_away)
@@ -110,6 +113,8 @@ def fuses(eqn: JaxprEqn) -> str | None:
     """
     op = eqn.op
     if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
+        return None
+    if kernel_cost(op) is not None:
         return None
     if _moves(eqn) or op.draws:
         return LOOP

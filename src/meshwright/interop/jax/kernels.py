@@ -1,0 +1,84 @@
+"""Kernels of JAX's Pallas: lowered for the hardware that they are written for, and for everything else.
+
+JAX lowers them for one platform, and refuses CPUs unless they are interpreted. Here each becomes a composite with the
+custom calls for TPUs and GPUs as attributes, as far as JAX has them, and the interpreted kernel as decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from meshwright.core.late import LateModule
+from meshwright.errors import ImportProgramError
+from meshwright.ops.imported.opaque import CUSTOM_CALL
+from meshwright.stablehlo.read_custom_calls import KERNELS
+
+_MLIR: Any = LateModule("jax._src.interpreters.mlir")
+_PALLAS: Any = LateModule("jax._src.pallas.pallas_call")
+_INTERPRETER: Any = LateModule("jax._src.pallas.hlo_interpreter")
+_SHARDINGS: Any = LateModule("jax._src.sharding_impls")
+
+#: the platforms for which kernels are written
+_PLATFORMS = ("tpu", "cuda")
+
+
+def lower_kernel(context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
+    """A rule that lowers ``pallas_call`` in JAX's place.
+
+    Raises:
+      ImportProgramError: JAX cannot interpret the kernel.
+    """
+    if interpret or tuple(context.module_context.platforms) != ("cpu",):
+        return _PALLAS._pallas_call_lowering(context, *operands, interpret=interpret, **params)
+    calls, refused = dict[str, str](), list[str]()
+    for platform in _PLATFORMS:
+        try:
+            calls[platform] = _call_on(context, platform, operands, params)
+        except Exception as error:  # it is for other hardware, or its lowering needs what is not installed
+            refused.append(f"{platform}: {' '.join(str(error).split())}")
+    name = params["name"] or params["jaxpr"].debug_info.func_name
+
+    def interpreted(*xs: Any, **_: str) -> Any:
+        return _INTERPRETER.pallas_call_hlo_interpret(*xs, **params)
+
+    kernels = jax.lax.composite(interpreted, KERNELS)
+    attributes = {"name": name, "platforms": " ".join(calls), **calls}
+    try:
+        outs: Any = _MLIR.lower_fun(partial(kernels, **attributes))(context, *operands)
+    except Exception as error:
+        raise ImportProgramError(
+            f"from_jax: JAX cannot interpret the Pallas kernel {name!r} ({' '.join(str(error).split())}), so that "
+            "nothing can be run without its hardware; load the text that JAX lowers for that hardware, or use "
+            "operations in its place"
+        ) from error
+    return outs
+
+
+def _call_on(context: Any, platform: str, operands: Sequence[Any], params: Any) -> str:
+    """The attributes of the custom call that JAX lowers a kernel to for a platform: a line of MLIR text for each.
+
+    It is lowered in a module of its own, as if it ran on one device; collectives in manual regions keep their mesh.
+    """
+    outside = context.module_context
+    is_manual = isinstance(outside.axis_context, _SHARDINGS.SPMDAxisContext)
+    axes = outside.axis_context if is_manual else _SHARDINGS.ShardingContext(1)
+    here = context.replace(
+        module_context=outside.replace(platforms=(platform,), axis_context=axes), platforms=(platform,)
+    )
+    with ir.Location.unknown(outside.context):
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            block = func.FuncOp("kernel", ([x.type for x in operands], [])).add_entry_block()
+        arguments = list(block.arguments)
+        with ir.InsertionPoint(block):
+            outs = _PALLAS._pallas_call_lowering(here, *arguments, interpret=False, **params)
+    calls = [op.operation for op in block.operations if op.operation.name == CUSTOM_CALL]
+    if len(calls) != 1 or list(calls[0].operands) != arguments or list(calls[0].results) != list(outs):
+        raise ImportProgramError("more than a call of the kernel on its operands")
+    return "\n".join(f"{name}={calls[0].attributes[name]}" for name in calls[0].attributes)
