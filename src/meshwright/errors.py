@@ -331,6 +331,10 @@ class ValueCheckWarning(MeshwrightWarning):
     """An imported program raises errors that depend on values, and the function made of it does not."""
 
 
+class KernelWarning(MeshwrightWarning):
+    """An imported program calls a kernel that runs on some hardware only."""
+
+
 class PlanWarning(MeshwrightWarning):
     """A plan of shardings has entries that match no parameter."""
 

@@ -64,7 +64,8 @@ class Program:
 @st.composite
 def programs(draw: Any, mesh: mw.AbstractMesh | mw.Mesh) -> Program:
     """A program of 2 to 9 instructions on 1 to 3 inputs."""
-    sizes = SIZES.map(lambda n: n * SCALE.get())
+    sizes = st.just(draw(SIZES)) if draw(st.booleans()) else SIZES  # of squares, dimensions are easily confused
+    sizes = sizes.map(lambda n: n * SCALE.get())
     inputs = [tuple(draw(st.lists(sizes, min_size=1, max_size=3))) for _ in range(draw(st.integers(1, 3)))]
     program = Program(inputs, shapes=list(inputs))
     for _ in range(draw(st.integers(2, 9))):
@@ -328,9 +329,8 @@ def _body(draw: Any, program: Program, mesh: Any, inputs: Sequence[Shape], resul
     return body
 
 
-def _bounded(x: Any) -> Any:
-    """Values stay near 1, however often a loop goes round."""
-    return mnp.tanh(x)
+#: values stay near 1, however often a loop goes round; with a linear one, it may add up partial sums
+_BOUNDED = {"tanh": mnp.tanh, "quarter": lambda x: x * 0.25}
 
 
 def _cond(draw: Any, program: Program, mesh: Any) -> None:
@@ -355,10 +355,11 @@ def _loop(draw: Any, program: Program, mesh: Any) -> None:
     shapes = [program.shapes[i], program.shapes[j]]
     body, n, counted = _body(draw, program, mesh, shapes, shapes[0]), draw(st.integers(0, 3)), draw(st.booleans())
     program.reversible &= counted
+    bounded = draw(st.sampled_from(sorted(_BOUNDED)))
 
     def step(v: Sequence[Any]) -> Any:
         def once(x: Any) -> Any:
-            return _bounded(body(x, v[j])[0])
+            return _BOUNDED[bounded](body(x, v[j])[0])
 
         if counted:
             return lax.fori_loop(0, n, lambda _, x: once(x), v[i])
@@ -368,7 +369,7 @@ def _loop(draw: Any, program: Program, mesh: Any) -> None:
         )  # fmt: skip
         return until[1]
 
-    program.add(f"{'for' if counted else 'while'} {n}\n{_indented(body)}\nof v{i} v{j}", step, shapes[0])
+    program.add(f"{'for' if counted else 'while'} {n} {bounded}\n{_indented(body)}\nof v{i} v{j}", step, shapes[0])
 
 
 def _scan(draw: Any, program: Program, mesh: Any) -> None:
@@ -379,17 +380,17 @@ def _scan(draw: Any, program: Program, mesh: Any) -> None:
     rows = program.shapes[j]
     shapes = [program.shapes[i], rows[1:], program.shapes[k]]
     body, reverse = _body(draw, program, mesh, shapes, shapes[0]), draw(st.booleans())
-    stacked = body.shapes[body.outputs[1]]
+    stacked, bounded = body.shapes[body.outputs[1]], draw(st.sampled_from(sorted(_BOUNDED)))
 
     def step(v: Sequence[Any]) -> Any:
         def once(carry: Any, x: Any) -> tuple[Any, Any]:
             new, out = body(carry, x, v[k])
-            return _bounded(new), out
+            return _BOUNDED[bounded](new), out
 
         return lax.scan(once, v[i], v[j], reverse=reverse)
 
     number = len(program.shapes)
-    text = f"scan{' reversed' * reverse}\n{_indented(body)}\nof v{i} over v{j} with v{k}"
+    text = f"scan {bounded}{' reversed' * reverse}\n{_indented(body)}\nof v{i} over v{j} with v{k}"
     program.add(f"carry of {text}", lambda v: step(v)[0], shapes[0])
     if math.prod(stacked) * rows[0] <= 4096 * SCALE.get() ** 2 and len(stacked) < 4:
         program.add(f"stack of the scan of v{number}", lambda v: step(v)[1], (rows[0], *stacked))

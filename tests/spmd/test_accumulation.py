@@ -175,3 +175,19 @@ def test_gradients_of_stacked_layers_are_reduced_once_for_all_microbatches(stack
     assert (found.kind, found.count) == ("all_reduce", 1)
     assert found.bytes_sent == 2 * layers * width * width * 4 * 3 // 4
     part.verify(rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("kept", [lambda c: c.T, lambda c: lax.dynamic_slice(c, (0, 0), c.shape), lambda c: c[::-1]])
+def test_what_moves_the_sum_in_each_step_is_no_accumulation(kept):
+    """Tiles of a square array that is transposed are other tiles, of the same shape."""
+    mesh, width = mw.AbstractMesh((2, 2), ("x", "y")), 8
+
+    def f(total, a, b):
+        return lax.scan(lambda c, ab: (kept(c) * 0.5 + ab[0] @ ab[1], None), total, (a, b))[0]
+
+    args = [RNG.normal(size=s).astype("f4") for s in ((width, width), (3, width, width), (3, width, width))]
+    tiled, *split = (NamedSharding(mesh, P(*spec)) for spec in (("x", "y"), (None, None, "x"), (None, "x", None)))
+    rows, columns = (NamedSharding(mesh, P(*spec)) for spec in ((None, "x", None), (None, None, "y")))
+    for products in (split, (rows, columns)):
+        for out in (tiled, NamedSharding(mesh, P("y", "x")), NamedSharding(mesh, P())):
+            mw.jit(f, in_shardings=(tiled, *products), out_shardings=out).lower(*args).partition().verify(*args)

@@ -47,6 +47,7 @@ from meshwright.lowering.counts import COUNTS, has_wide
 from meshwright.lowering.regions import without_regions
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
+from meshwright.ops.imported.imported_call import ImportedCall
 from meshwright.ops.imported.manual_computation import ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
 from meshwright.ops.sharding.constraint import constrain, without_constraints
@@ -241,7 +242,14 @@ class ImportedProgram(HoldsJaxpr, Stage):
             next(x for x in values if isinstance(x, Tracer)).refuse(
                 ConcretizationTypeError, f"{self.name!r}, a program with 64-bit values,", "switch enable_x64 on"
             )
+        if self.is_split:
+            return ImportedCall(self.name, self._plain, over=self._over).bind(*values)
         return Jit(self.name, self._plain).bind(*values)
+
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether the program says how values are split, or what each device runs."""
+        return not self.is_stacked and bool(self.annotations or self.has_manual_regions)
 
     def on(self, mesh: AnyMesh) -> Callable[..., list[Any]]:
         """The program over a mesh, as a function of its arrays for use in jitted functions; it returns a list of
@@ -250,11 +258,15 @@ class ImportedProgram(HoldsJaxpr, Stage):
         Raises:
           MeshError, ShardingError: the mesh does not fit the program's shardings.
         """
+        call = Jit(self.name, self._over(mesh))
+        return lambda *values: list(call.bind(*values))
+
+    def _over(self, mesh: AnyMesh) -> ClosedJaxpr:
+        """The program over a mesh, with its shardings as constraints."""
         chosen = self.mesh_for(mesh, None)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
-        call = Jit(self.name, constrain(jaxpr, *self._shardings_on(chosen)))
-        return lambda *values: list(call.bind(*values))
+        return constrain(jaxpr, *self._shardings_on(chosen))
 
     # --- partitioning ---------------------------------------------------------------------------------------
     def partition(

@@ -14,6 +14,7 @@ from meshwright.core.key_types import is_key
 from meshwright.errors import MemoryLimitError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.program import Program
+from meshwright.ops.imported.imported_call import bind_imported
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
@@ -51,7 +52,7 @@ def partition_program(
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
 
     with program.precision():
-        jaxpr = _with_whole_keys(on_mesh(on_words(program.jaxpr), mesh), program.out_avals, mesh)
+        jaxpr = _with_whole_keys(on_mesh(on_words(bind_imported(program.jaxpr, mesh)), mesh), program.out_avals, mesh)
         ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
         outs = layouts(program.out_shardings, jaxpr.out_avals)
 

@@ -298,6 +298,10 @@ class Op:
         """The program of what a kernel computes, whose operations count as the kernel's."""
         return None
 
+    def on_platform(self, platform: str) -> Op:
+        """The op that a program for a platform (``cpu``, ``cuda``, ``tpu``) has in this one's place."""
+        return self
+
     @property
     def params(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -1,4 +1,4 @@
-"""Calls of kernels become calls of the programs that say what they compute, where the platform has no kernel."""
+"""Calls of kernels become those of the platform, or calls of the programs that say what they compute."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import replaced_in_all
-from meshwright.ops.control.kernel_call import KernelCall
 
 
-def without_foreign_kernels(platform: str) -> Pass:
+def kernels_of(platform: str) -> Pass:
     """The pass for a platform: ``cpu``, ``cuda`` or ``tpu``."""
 
     def own(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
-        op = eqn.op
-        is_foreign = isinstance(op, KernelCall) and op.kernel_for(platform) is None
-        return [eqn.replace(op=op.as_call)] if is_foreign else []  # type: ignore[attr-defined]
+        op = eqn.op.on_platform(platform)
+        return () if op is eqn.op else [eqn.replace(op=op)]
 
     def apply(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         return replaced_in_all(jaxpr, lambda _: own)
 
-    return Pass("kernels", apply, "Where the platform has no kernel, what it computes is called instead.")
+    return Pass("kernels", apply, "Kernels are those of the platform; where it has none, what they compute is called.")

@@ -18,7 +18,7 @@ from meshwright.lowering.composites import WRITTEN_OUT
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.in_place import in_place
-from meshwright.lowering.kernels import without_foreign_kernels
+from meshwright.lowering.kernels import kernels_of
 from meshwright.lowering.lanes import fill_lanes
 from meshwright.lowering.loop_tests import keep_counts
 from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
@@ -163,7 +163,7 @@ def lower(
 ) -> DeviceProgram:
     """The program of one real device after the lowering passes for ``target``."""
     platform = target.platform if target.devices else config.platform
-    first = in_place(donated or {}), without_foreign_kernels(platform)
+    first = in_place(donated or {}), kernels_of(platform)
     passes = [*first, *(p for p in LOWERING if ONLY_FOR.get(p, platform) == platform)]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)

@@ -22,7 +22,7 @@ from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt.client import has_many
 from meshwright.runtime.pjrt.compiler import Build, Flags, compile_module
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.unknown_calls import try_unknown_calls
+from meshwright.runtime.unknown_calls import unknown_calls
 from meshwright.runtime.values import as_array, buffer_at, buffer_of
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
@@ -116,8 +116,8 @@ def _loaded(program: DeviceProgram, build: Build) -> Any:
     require_room(program.jaxpr.jaxpr)
     module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
-    try_unknown_calls(program, len(build.reals or (0,)))
-    loaded = compile_module(source, program.name, build, callbacks, program.as_text)
+    with unknown_calls(program, len(build.reals or (0,))):
+        loaded = compile_module(source, program.name, build, callbacks, program.as_text)
     seconds = time.perf_counter() - started
     _LOGGER.log(
         log_level(),

@@ -5,6 +5,8 @@ A program with such a call is first compiled in a child process, once per combin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from meshwright.core.late import LateModule
@@ -17,24 +19,29 @@ _CHILD: Any = LateModule("meshwright.runtime.pjrt.xla_partitioner")
 _survived: set[object] = set()
 
 
-def try_unknown_calls(program: DeviceProgram, replicas: int) -> None:
-    """Compile a program with unknown custom calls in a child process first, to see whether XLA survives.
+@contextmanager
+def unknown_calls(program: DeviceProgram, replicas: int) -> Iterator[None]:
+    """A context to compile a program in: with unknown custom calls, it is compiled in a child process first, to see
+    whether XLA survives.
 
     Raises:
-      CompileError: it does not; names the calls.
+      CompileError: it does not, or does not know the calls; names them.
     """
     calls = [e for e in all_eqns(program.jaxpr.jaxpr) if e.op.unknown_call]
     key = frozenset((e.op, *(x.aval for x in e.invars)) for e in calls)
-    if platforms.is_plugin() or key <= _survived:
-        return
     try:
-        _CHILD.survive(program.as_text(), replicas, "its compiler")
+        if not platforms.is_plugin() and not key <= _survived:
+            _CHILD.survive(program.as_text(), replicas, "its compiler")
+            _survived.update(key)
+        yield
     except CompileError as error:
+        if not calls:
+            raise
         raise CompileError(
-            f"XLA could not compile {program.name!r}, which calls {_named(calls)}, of which nothing is known: {error}; "
-            "write what is called there as operations"
+            f"XLA could not compile {program.name!r}, which calls {_named(calls)}, of which nothing is known here: "
+            f"{str(error).removeprefix(f'XLA could not compile {program.name!r}: ')}; run it where this is known "
+            "(part.compile(target) compiles for other hardware), or write what is called there as operations"
         ) from None
-    _survived.update(key)
 
 
 def _named(calls: list[JaxprEqn]) -> str:

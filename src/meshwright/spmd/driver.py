@@ -31,6 +31,7 @@ from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.taken_apart import taken_apart_everywhere
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
+from meshwright.spmd.scalars import known_scalars
 from meshwright.spmd.strategy import Strategy
 
 LEADING_ROWS = Pass(
@@ -44,6 +45,7 @@ SPACED_ROWS = Pass("spaced rows", spaced_rows, "A strided slice of a zero-padded
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Concatenated slices that wrap around an array's end become one window."
 )
+KNOWN_SCALARS = Pass("known scalars", known_scalars, "Integers that constants alone make become constants.")
 CUT_PADS = Pass("cut pads", cut_pads, "Padded arrays of whose sum only a part is needed are cut before they are added.")
 JOINED_PADS = Pass("joined pads", joined_pads, "Sums of zero-padded arrays that do not overlap become concatenations.")
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations move past elementwise ops and combine.")
@@ -54,8 +56,8 @@ DROP_DEAD = Pass(
 )
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
-    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, CUT_PADS, JOINED_PADS,
-    CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, CUT_PADS,
+    JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (

@@ -22,6 +22,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.rules import eqn_rule
+from meshwright.spmd.scalars import known_scalars
 
 #: the factor by which the devices' total work may exceed the program's before there is a warning, ...
 ALLOWED = 1.05
@@ -147,7 +148,7 @@ def kernel_cost(op: Op) -> KernelCost | None:
 
 @once_for_each
 def _counted(program: ClosedJaxpr) -> KernelCost:
-    places = _by_place(inline_calls(program).jaxpr)
+    places = _by_place(known_scalars(inline_calls(program)).jaxpr)
     products = _products(places)
     return KernelCost(products, sum(places.values()) - products)
 

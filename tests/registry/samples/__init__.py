@@ -45,6 +45,8 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(("random_wrap", "random_unwrap"), "keys are not numbers: tests/random/test_typed_keys.py"),
     "random_use": "keys are not numbers: tests/random/test_key_reuse.py",
     "select_branch": "holds jaxprs: tests/ops/test_branches_under_vmap.py",
+    "kernel_call": "holds a jaxpr, and kernels of JAX: tests/interop/test_jax_kernels.py",
+    "imported_call": "holds a jaxpr, and has a meaning once a mesh is chosen: tests/interop/test_jax_shardings.py",
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
     **dict.fromkeys(("reshard", "mesh_cast"), "changes types of explicit axes: tests/sharding/test_explicit.py"),
     "memory_put": "says where a value is: tests/sharding/test_memory_kinds.py",

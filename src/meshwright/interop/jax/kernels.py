@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any
 
 import jax
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from meshwright.core.late import LateModule
 from meshwright.errors import ImportProgramError
@@ -28,11 +26,11 @@ _SHARDINGS: Any = LateModule("jax._src.sharding_impls")
 _PLATFORMS = ("tpu", "cuda")
 
 
-def lower_kernel(context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
-    """A rule that lowers ``pallas_call`` in JAX's place.
+def lower_kernel(warnings: list[str], context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
+    """A rule that lowers ``pallas_call`` in JAX's place. ``warnings`` gets a text if JAX cannot interpret the kernel.
 
     Raises:
-      ImportProgramError: JAX cannot interpret the kernel.
+      ImportProgramError: JAX can neither interpret it nor lower it for any hardware.
     """
     if interpret or tuple(context.module_context.platforms) != ("cpu",):
         return _PALLAS._pallas_call_lowering(context, *operands, interpret=interpret, **params)
@@ -41,7 +39,7 @@ def lower_kernel(context: Any, *operands: Any, interpret: Any, **params: Any) ->
         try:
             calls[platform] = _call_on(context, platform, operands, params)
         except Exception as error:  # it is for other hardware, or its lowering needs what is not installed
-            refused.append(f"{platform}: {' '.join(str(error).split())}")
+            refused.append(f"for {platform}: {_first_line(error)}")
     name = params["name"] or params["jaxpr"].debug_info.func_name
 
     def interpreted(*xs: Any, **_: str) -> Any:
@@ -50,35 +48,48 @@ def lower_kernel(context: Any, *operands: Any, interpret: Any, **params: Any) ->
     kernels = jax.lax.composite(interpreted, KERNELS)
     attributes = {"name": name, "platforms": " ".join(calls), **calls}
     try:
-        outs: Any = _MLIR.lower_fun(partial(kernels, **attributes))(context, *operands)
+        return _MLIR.lower_fun(partial(kernels, **attributes))(context, *operands)
     except Exception as error:
-        raise ImportProgramError(
-            f"from_jax: JAX cannot interpret the Pallas kernel {name!r} ({' '.join(str(error).split())}), so that "
-            "nothing can be run without its hardware; load the text that JAX lowers for that hardware, or use "
-            "operations in its place"
-        ) from error
-    return outs
+        if not calls:
+            why = "; ".join([*refused, f"interpreted: {_first_line(error)}"])
+            raise ImportProgramError(
+                f"from_jax: JAX cannot lower the Pallas kernel {name!r} ({why}); use operations in its place"
+            ) from error
+        platform = next(iter(calls))
+        warnings.append(
+            f"from_jax: JAX cannot interpret the Pallas kernel {name!r} ({_first_line(error)}), so that the program "
+            f"can be partitioned and compiled for {platform}, but not be run elsewhere"
+        )
+        return _lowered(context, platform, operands, params)
 
 
-def _call_on(context: Any, platform: str, operands: Sequence[Any], params: Any) -> str:
-    """The attributes of the custom call that JAX lowers a kernel to for a platform: a line of MLIR text for each.
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
-    It is lowered in a module of its own, as if it ran on one device; collectives in manual regions keep their mesh.
-    """
+
+def _lowered(context: Any, platform: str, operands: Sequence[Any], params: Any) -> Any:
+    """The results of a kernel lowered for a platform, as if the program ran on one device; collectives in manual
+    regions keep their mesh."""
     outside = context.module_context
     is_manual = isinstance(outside.axis_context, _SHARDINGS.SPMDAxisContext)
     axes = outside.axis_context if is_manual else _SHARDINGS.ShardingContext(1)
-    here = context.replace(
-        module_context=outside.replace(platforms=(platform,), axis_context=axes), platforms=(platform,)
-    )
-    with ir.Location.unknown(outside.context):
+    module = outside.replace(platforms=(platform,), axis_context=axes)
+    here = context.replace(module_context=module, platforms=(platform,))
+    return _PALLAS._pallas_call_lowering(here, *operands, interpret=False, **params)
+
+
+def _call_on(context: Any, platform: str, operands: Sequence[Any], params: Any) -> str:
+    """The attributes of the custom call that JAX lowers a kernel to for a platform: a line of MLIR text for each."""
+    ir = _MLIR.ir
+    with ir.Location.unknown(context.module_context.context):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            block = func.FuncOp("kernel", ([x.type for x in operands], [])).add_entry_block()
+            kernel = _MLIR.func_dialect.FuncOp("kernel", ([x.type for x in operands], []))
+        block = kernel.add_entry_block()
         arguments = list(block.arguments)
         with ir.InsertionPoint(block):
-            outs = _PALLAS._pallas_call_lowering(here, *arguments, interpret=False, **params)
+            outs = _lowered(context, platform, arguments, params)
     calls = [op.operation for op in block.operations if op.operation.name == CUSTOM_CALL]
     if len(calls) != 1 or list(calls[0].operands) != arguments or list(calls[0].results) != list(outs):
-        raise ImportProgramError("more than a call of the kernel on its operands")
+        raise ImportProgramError("it is more than a call of the kernel on its operands")
     return "\n".join(f"{name}={calls[0].attributes[name]}" for name in calls[0].attributes)

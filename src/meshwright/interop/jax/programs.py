@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
-from meshwright.interop.jax.kernels import lower_kernel
+from meshwright.interop.jax.lowering import jaxprs_seen
 from meshwright.interop.jax.rules import has_batching_rules, has_rules
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.tracing import Tracer
@@ -294,7 +293,7 @@ class JaxFunction:
             self._programs[key] = program = of_lowered(outer, names)
             if jaxpr is None:
                 program.by_rules = of_operations
-            elif (batches := has_batching_rules(jaxpr)) or has_rules(jaxpr):
+            elif (batches := has_batching_rules(jaxpr) or program.is_split) or has_rules(jaxpr):
                 program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction, batches)
         return self._programs[key]
 
@@ -309,7 +308,7 @@ class JaxFunction:
 
         A mesh may be abstract, as the platform to lower for is given.
         """
-        with _jaxprs_seen() as seen:
+        with jaxprs_seen() as seen:
             if hasattr(self.function, "trace"):
                 lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
             else:
@@ -331,47 +330,6 @@ class JaxFunction:
 
     def __repr__(self) -> str:
         return f"JaxFunction({self.__name__!r})"
-
-
-def _kept() -> Any:
-    """Lowering rules for what JAX keeps on accelerators alone: products with groups, of which it multiplies all rows
-    with all groups on CPUs, and Pallas' kernels."""
-
-    def grouped(context: Any, *operands: Any, **params: Any) -> Any:
-        return _LAX._ragged_dot_general_lower(context, *operands, **params)
-
-    rules: list[tuple[Any, Any]] = [(_LAX.ragged_dot_general_p, grouped)]
-    if "jax._src.pallas.pallas_call" in sys.modules:  # whose import takes a second
-        rules.append((sys.modules["jax._src.pallas.pallas_call"].pallas_call_p, lower_kernel))
-    return _MLIR.LoweringParameters(override_lowering_rules=tuple(rules))
-
-
-#: held while ``jax.stages.Traced.lower`` is replaced
-_NOTING = threading.RLock()
-
-
-@contextmanager
-def _jaxprs_seen() -> Iterator[list[Any]]:
-    """A context in which the jaxprs that this thread lowers are recorded: flax and equinox do not expose theirs.
-
-    They are lowered by :func:`_kept`.
-    """
-    seen: list[Any] = []
-    here = threading.get_ident()
-    with _NOTING:
-        lower = jax.stages.Traced.lower
-
-        def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == here:
-                seen.append(traced.jaxpr)
-                kwargs.setdefault("_private_parameters", _kept())
-            return lower(traced, *args, **kwargs)
-
-        jax.stages.Traced.lower = noted  # type: ignore[assignment]
-        try:
-            yield seen
-        finally:
-            jax.stages.Traced.lower = lower  # type: ignore[method-assign]
 
 
 def _known_to_jax(x: Any) -> Any:
@@ -427,7 +385,6 @@ def _refined(lowered: Any) -> str:
 
 
 _MLIR: Any = LateModule("jax._src.interpreters.mlir")
-_LAX: Any = LateModule("jax._src.lax.lax")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:

@@ -45,12 +45,11 @@ class KernelCall(FunctionCall):
     def computed(self) -> ClosedJaxpr | None:
         return self.jaxpr
 
-    def kernel_for(self, platform: str) -> Op | None:
-        """The op that calls the kernel for a platform; None if there is none."""
-        return dict(self.calls).get(platform)
+    def on_platform(self, platform: str) -> Op:
+        return dict(self.calls).get(platform, self.as_call)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        return (self.kernel_for(b.platform) or self.as_call).emit(b, *operands)
+        return self.on_platform(b.platform).emit(b, *operands)
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.as_call.jvp_call(t, primals, tangents)

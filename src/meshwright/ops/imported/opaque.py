@@ -7,6 +7,7 @@ should get an op of their own; this one makes it possible to read, partition and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
@@ -70,7 +71,8 @@ def _stated(config: str) -> StatedCost | None:
     Its fields are those of ``pallas.CostEstimate``.
     """
     try:
-        cost = json.loads(config.strip('"').replace("\\22", '"'))["custom_call_config"]["cost_estimate"]
+        text = re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), config.strip('"'))
+        cost = json.loads(text)["custom_call_config"]["cost_estimate"]
         operations, nbytes = int(cost["flops"]) + int(cost["transcendentals"]), int(cost["bytes_accessed"])
     except (ValueError, KeyError, TypeError):
         return None

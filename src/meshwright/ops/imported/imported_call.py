@@ -1,0 +1,40 @@
+"""Calls of imported programs that say how they are split, from functions that know no mesh while they are traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.rewrite import in_jaxprs, replaced
+from meshwright.ops.control.call import Jit
+from meshwright.sharding import AnyMesh
+
+
+@dataclass(frozen=True)
+class ImportedCall(Jit):
+    """A call of ``jaxpr``, the program for one device; ``over`` is the program over a mesh, with its shardings as
+    constraints and its manual regions."""
+
+    over: Callable[[AnyMesh], ClosedJaxpr] | None = None
+    name: ClassVar[str] = "imported_call"
+    hidden_params: ClassVar[tuple[str, ...]] = (*Jit.hidden_params, "over")
+
+
+def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
+    """``jaxpr`` with the shardings of the imported programs that it calls.
+
+    Inside manual regions, values are parts, and the programs are called for one device.
+
+    Raises:
+      MeshError, ShardingError, ImportProgramError: the mesh does not fit a program's shardings.
+    """
+
+    def bound(eqn: JaxprEqn) -> JaxprEqn:
+        op = eqn.op
+        if isinstance(op, ImportedCall) and op.over is not None:
+            return eqn.replace(op=Jit(op.fun_name, op.over(mesh), op.inline))
+        return eqn if op.is_manual else in_jaxprs(eqn, lambda inner: bind_imported(inner, mesh))
+
+    return replaced(jaxpr, bound)

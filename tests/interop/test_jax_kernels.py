@@ -1,0 +1,159 @@
+"""Kernels of JAX's Pallas: what they compute runs everywhere, and their hardware's compiler is given the kernel."""
+
+import types
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+pl = pytest.importorskip("jax.experimental.pallas", reason="this release of JAX has no Pallas")
+pltpu = pytest.importorskip("jax.experimental.pallas.tpu", reason="this release of JAX has no Pallas")
+
+import jax.numpy as jnp  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+from meshwright.errors import CompileError, ImportProgramError, KernelWarning, ReplicationWarning  # noqa: E402
+from meshwright.interop.jax import kernels  # noqa: E402
+
+MESH = mw.AbstractMesh((2, 2), ("x", "y"))
+RNG = np.random.default_rng(0)
+A, B = (RNG.normal(size=(256, 256)).astype("f4") for _ in range(2))
+
+
+def product(a, b, cost=None):
+    """A product in tiles of 128, whose sum is kept in the result's block."""
+
+    def kernel(a_ref, b_ref, c_ref):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            c_ref[...] = jnp.zeros_like(c_ref)
+
+        c_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+
+    tiles = [(lambda i, j, k: (i, k)), (lambda i, j, k: (k, j)), (lambda i, j, k: (i, j))]
+    left, right, out = (pl.BlockSpec((128, 128), index) for index in tiles)
+    return pl.pallas_call(
+        kernel, grid=(a.shape[0] // 128, b.shape[1] // 128, a.shape[1] // 128), in_specs=[left, right], out_specs=out,
+        out_shape=jax.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype), cost_estimate=cost, name="product",
+    )(a, b)  # fmt: skip
+
+
+@jax.custom_vjp
+def differentiable(a, b):
+    return product(a, b)
+
+
+differentiable.defvjp(lambda a, b: (product(a, b), (a, b)), lambda ab, ct: (product(ct, ab[1].T), product(ab[0].T, ct)))
+
+
+def sent_out(x):
+    """Rows sent to the next device by DMA, which JAX's interpreter does not do for positions along axes."""
+
+    def kernel(x_ref, y_ref, sent, received):
+        to = (jax.lax.rem(jax.lax.axis_index("x") + 1, 2), jax.lax.axis_index("y"))
+        copy = pltpu.make_async_remote_copy(
+            src_ref=x_ref, dst_ref=y_ref, send_sem=sent, recv_sem=received, device_id=to,
+            device_id_type=pl.DeviceIdType.MESH,
+        )  # fmt: skip
+        copy.start()
+        copy.wait()
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), in_specs=[anywhere], out_specs=anywhere,
+        scratch_shapes=[pltpu.SemaphoreType.DMA] * 2, name="sent_out",
+    )(x)  # fmt: skip
+
+
+def test_values_are_those_of_the_interpreted_kernel():
+    program = mw.from_jax(product, A, B)
+    np.testing.assert_allclose(program(A, B), A @ B, rtol=1e-4, atol=1e-4)
+    assert "name=product platforms=('tpu'" in " ".join(str(mw.make_jaxpr(mw.from_jax(product))(A, B)).split())
+
+
+def test_the_kernel_is_for_its_hardware():
+    part = mw.from_jax(product, A, B).partition(MESH)
+    on_tpu, on_cpu = (str(part.module(platform)) for platform in ("tpu", "cpu"))
+    assert "tpu_custom_call" in on_tpu and "dot_general" not in on_tpu
+    assert "tpu_custom_call" not in on_cpu and "dot_general" in on_cpu
+
+
+def test_in_a_manual_region_each_device_calls_it_on_its_part():
+    mesh, spec = jax.sharding.AbstractMesh((2, 2), ("x", "y")), jax.sharding.PartitionSpec("x")
+    rows = jax.shard_map(differentiable, mesh=mesh, in_specs=(spec, None), out_specs=spec, check_vma=False)
+
+    def loss(a, b):
+        return (rows(a, b) ** 2).sum()
+
+    part = mw.from_jax(jax.grad(loss, argnums=(0, 1)), A, B).partition(mw.make_mesh((2, 2), ("x", "y")))
+    assert {c.kind for c in part.collectives} <= {"all_reduce", "all_gather"}
+    assert all("kernel_call" not in c.reason for c in part.collectives)
+    got, want = part(A, B), jax.grad(lambda a, b: ((a @ b) ** 2).sum(), argnums=(0, 1))(A, B)
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-2)
+
+
+def test_derivatives_are_jaxs():
+    got = mw.grad(lambda a, b: (mw.from_jax(differentiable)(a, b) ** 2).sum(), argnums=(0, 1))(A, B)
+    want = jax.grad(lambda a, b: ((a @ b) ** 2).sum(), argnums=(0, 1))(A, B)
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-2)
+
+
+def test_batched_it_is_a_kernel():
+    pairs = np.stack([A, B])
+    mapped = mw.vmap(mw.from_jax(product), in_axes=(0, None))
+    assert str(mw.make_jaxpr(mapped)(pairs, B)).count("kernel_call[") == 1
+    np.testing.assert_allclose(mapped(pairs, B), pairs @ B, rtol=1e-4, atol=1e-4)
+
+
+def test_its_cost_is_what_its_author_states_or_is_counted():
+    stated = pl.CostEstimate(flops=10**9, transcendentals=0, bytes_accessed=10**6)
+    whole = mw.AbstractMesh((1,), ("x",), machine="v5e")
+    counted, as_stated = (
+        mw.from_jax(lambda a, b, cost=cost: product(a, b, cost), A, B).partition(whole) for cost in (None, stated)
+    )
+    assert counted.work.products == (2 * 256**3, 2 * 256**3)
+    assert as_stated.work.products == (10**9, 10**9)
+    assert as_stated.time().seconds == pytest.approx(10**9 / 197e12, rel=0.01)
+
+
+def test_a_text_for_tpus_has_the_stated_cost():
+    cost = pl.CostEstimate(flops=10**9, transcendentals=5, bytes_accessed=10**6)
+    exported = jax.export.export(jax.jit(lambda a, b: product(a, b, cost)), platforms=["tpu"])(A, B)
+    with pytest.warns(ReplicationWarning, match="tpu_custom_call"):
+        loaded = mw.load(exported.mlir_module())
+    assert loaded.partition(MESH).work.device == 10**9 + 5
+    with pytest.raises(CompileError, match=r'calls "tpu_custom_call" at .* of which nothing is known here'):
+        loaded(A, B)
+
+
+def test_what_jax_cannot_interpret_is_compiled_alone():
+    mesh, spec = jax.sharding.AbstractMesh((2, 2), ("x", "y")), jax.sharding.PartitionSpec("x")
+    around = jax.shard_map(sent_out, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    warned = pytest.warns(KernelWarning, match=r"'sent_out'.*compiled for tpu, but not be run elsewhere")
+    with warned, pytest.warns(ReplicationWarning, match="tpu_custom_call"):
+        part = mw.from_jax(around, A).partition(MESH)
+    assert "tpu_custom_call" in str(part.module("tpu"))
+
+
+def test_what_jax_cannot_lower_at_all_is_refused(monkeypatch):
+    def refuse(*_, **__):
+        raise NotImplementedError("no such kernel")
+
+    for module, function in (("_PALLAS", "_pallas_call_lowering"), ("_INTERPRETER", "pallas_call_hlo_interpret")):
+        monkeypatch.setattr(kernels, module, types.SimpleNamespace(**{function: refuse}))
+    with pytest.raises(ImportProgramError, match=r"'product' \(for tpu: no such kernel; for cuda: .*interpreted"):
+        mw.from_jax(lambda a: product(a, a), A)
+
+
+def test_interpreted_kernels_stay_what_they_are():
+    def doubled(x):
+        def kernel(x_ref, y_ref):
+            y_ref[...] = x_ref[...] * 2
+
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    program = mw.from_jax(doubled, A)
+    assert "kernel_call" not in str(program.jaxpr)
+    np.testing.assert_array_equal(program(A), A * 2)

@@ -1,0 +1,79 @@
+"""Shardings and manual regions of JAX functions that are called in functions which Meshwright traces."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+from meshwright.errors import MeshError  # noqa: E402
+
+P = jax.sharding.PartitionSpec
+SHAPE, AXES = (3, 2), ("data", "model")
+THEIRS = jax.sharding.AbstractMesh(SHAPE, AXES)
+RNG = np.random.default_rng(0)
+X, W = (RNG.normal(size=s).astype("f4") for s in ((6, 5), (5, 4)))
+
+
+def layer(x, w):
+    """A product split by both axes, of which each device takes the sines and multiplies them by its row."""
+    y = jax.lax.with_sharding_constraint(x @ w, jax.sharding.NamedSharding(THEIRS, P("data", "model")))
+    scaled = jax.shard_map(
+        lambda y: jnp.sin(y) * (1 + jax.lax.axis_index("data")), mesh=THEIRS, in_specs=P(*AXES), out_specs=P(*AXES)
+    )
+    return scaled(y)
+
+
+def expected(x, w):
+    return jnp.sin(x @ w) * np.repeat(np.arange(1, 4), 2)[:, None]
+
+
+OURS = mw.from_jax(layer)
+
+
+def loss(f):
+    return lambda x, w: (f(x, w) ** 2).sum()
+
+
+def test_without_a_mesh_it_runs_on_one_device():
+    np.testing.assert_allclose(mw.jit(OURS)(X, W), expected(X, W), rtol=1e-5)
+    np.testing.assert_allclose(OURS(X, W), expected(X, W), rtol=1e-5)
+
+
+def test_its_shardings_hold_on_the_mesh():
+    part = mw.jit(lambda x, w: 2 * OURS(x, w)).lower(X, W).partition(mw.make_mesh(SHAPE, AXES))
+    assert part.work.redundancy == 1 and not part.collectives
+    assert part.out_shardings[0].spec == mw.P("data", "model")
+    np.testing.assert_allclose(part(X, W), 2 * expected(X, W), rtol=1e-5)
+
+
+def test_in_derivatives_too():
+    lowered = mw.jit(mw.grad(loss(OURS), argnums=(0, 1))).lower(X, W)
+    part = lowered.partition(mw.make_mesh(SHAPE, AXES))
+    assert part.work.redundancy < 1.5
+    for got, want in zip(part(X, W), jax.grad(loss(expected), argnums=(0, 1))(X, W)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_batched_too():
+    xs = np.stack([X, 2 * X, -X])
+    part = mw.jit(mw.vmap(OURS, in_axes=(0, None))).lower(xs, W).partition(mw.make_mesh(SHAPE, AXES))
+    assert part.work.redundancy == 1
+    np.testing.assert_allclose(part(xs, W), np.stack([expected(x, W) for x in xs]), rtol=1e-5)
+
+
+def test_in_loops_and_branches_too():
+    def repeated(x, w):
+        y = mw.lax.fori_loop(0, 2, lambda i, y: OURS(x, w) + y, mw.numpy.zeros((6, 4)))
+        return mw.lax.cond(x[0, 0] < 100, lambda: OURS(x, w) + y, lambda: y)
+
+    part = mw.jit(repeated).lower(X, W).partition(mw.make_mesh(SHAPE, AXES))
+    assert part.out_shardings[0].spec == mw.P("data", "model")
+    np.testing.assert_allclose(part(X, W), 3 * expected(X, W), rtol=1e-5)
+
+
+def test_a_mesh_that_does_not_fit_is_refused():
+    with pytest.raises(MeshError, match=r"shardings for 6 devices, .* has 4; use a mesh of 6 devices"):
+        mw.jit(OURS).lower(X, W).partition(mw.AbstractMesh((4,), ("x",)))

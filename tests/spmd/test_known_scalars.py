@@ -1,0 +1,63 @@
+"""Integers that constants alone make: numbers of iterations are known, and values wrap around as on devices."""
+
+import numpy as np
+
+import meshwright as mw
+from meshwright import lax
+from meshwright.ir.passes import inline_calls
+from meshwright.spmd.scalars import known_scalars
+
+GRID = "stablehlo.multiply %two, %three : tensor<i32>"
+
+
+def loop(limit: str) -> str:
+    """A text whose loop counts to a product of constants."""
+    return f"""
+func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %n = {limit}
+  %out:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<8x8xf32>
+    cond {{
+      %more = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    }} do {{
+      %next = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.dot %y, %y : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      stablehlo.return %next, %z : tensor<i32>, tensor<8x8xf32>
+    }}
+  return %out#1 : tensor<8x8xf32>
+}}"""
+
+
+def test_iterations_up_to_a_product_of_constants_are_counted():
+    part = mw.load(loop(GRID)).partition(num_devices=2)
+    assert part.work.products[1] == 6 * 2 * 8**3
+
+
+def test_what_depends_on_arguments_stays():
+    def f(n):
+        return lax.add(lax.mul(n, np.int32(2)), np.int32(3))
+
+    jaxpr = mw.make_jaxpr(f)(np.int32(1))
+    assert known_scalars(jaxpr) is jaxpr
+
+
+def test_values_are_those_of_devices():
+    """Sums wrap around, also of unsigned integers; predicates select constants."""
+
+    def f(most, small, one):
+        wrapped = lax.add(lax.mul(most, one), one)
+        below = lax.sub(lax.max(small, np.uint8(2)), np.uint8(4))
+        chosen = lax.select(lax.lt(lax.sub(one, np.int32(2)), np.int32(0)), lax.add(one, one), np.int32(8))
+        return wrapped, below, chosen
+
+    args = np.int32(2**31 - 1), np.uint8(3), np.int32(1)
+    jaxpr = inline_calls(mw.make_jaxpr(lambda: mw.jit(f)(*args))())
+    assert len(jaxpr.jaxpr.eqns) > 5
+    jaxpr = known_scalars(jaxpr)
+    assert not jaxpr.jaxpr.eqns
+    for got, want in zip(mw.core.jaxpr_as_fun(jaxpr)(), mw.jit(f)(*args)):
+        assert np.asarray(got) == np.asarray(want) and np.asarray(got).dtype == np.asarray(want).dtype
