@@ -57,6 +57,22 @@ def test_in_derivatives_too():
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda x, w: mw.linearize(lambda x: OURS(x, w), x)[1](x),
+        lambda x, w: mw.jacfwd(lambda w: OURS(x, w).sum(0))(w),
+        lambda x, w: mw.grad(lambda x: mw.numpy.sin(mw.checkpoint(OURS)(x, w)).sum())(x),
+        lambda x, w: mw.jvp(mw.grad(lambda x: mw.numpy.sin(OURS(x, w)).sum()), (x,), (x,)),
+    ],
+    ids=["linearized", "jacobian", "rematerialized", "second derivative"],
+)
+def test_in_what_is_traced_last(transformed):
+    part = mw.jit(transformed).lower(X, W).partition(mw.AbstractMesh(SHAPE, AXES))
+    assert part.work.redundancy < 1.1
+    part.verify(X, W)
+
+
 def test_batched_too():
     xs = np.stack([X, 2 * X, -X])
     part = mw.jit(mw.vmap(OURS, in_axes=(0, None))).lower(xs, W).partition(mw.make_mesh(SHAPE, AXES))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
-from meshwright.ir.rewrite import in_jaxprs, replaced
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.control.call import Jit
 from meshwright.sharding import AnyMesh
 
@@ -35,6 +35,12 @@ def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
         op = eqn.op
         if isinstance(op, ImportedCall) and op.over is not None:
             return eqn.replace(op=Jit(op.fun_name, op.over(mesh), op.inline))
-        return eqn if op.is_manual else in_jaxprs(eqn, lambda inner: bind_imported(inner, mesh))
+        if not op.holds_jaxprs or op.is_manual:
+            return eqn
+        body = op.body()  # of derivatives, it is traced only now
+        if body is None:
+            return in_regions(eqn, lambda region: bind_imported(region, mesh))
+        new = bind_imported(body, mesh)
+        return eqn if new is body else eqn.replace(op=Jit(op.scope_name, new))
 
     return replaced(jaxpr, bound)
