@@ -157,3 +157,99 @@ def test_interpreted_kernels_stay_what_they_are():
     program = mw.from_jax(doubled, A)
     assert "kernel_call" not in str(program.jaxpr)
     np.testing.assert_array_equal(program(A), A * 2)
+
+
+def rows_of(kernel, x, block=8, **options):
+    """A kernel that maps blocks of rows to blocks of rows."""
+    blocks = pl.BlockSpec((block, x.shape[1]), lambda i: (i, 0))
+    grid = (x.shape[0] // block,)
+    return pl.pallas_call(
+        kernel, grid=grid, in_specs=[blocks], out_specs=blocks, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        **options,
+    )(x)  # fmt: skip
+
+
+def doubled(x_ref, y_ref):
+    y_ref[...] = x_ref[...] * 2 + x_ref[...].sum(0, keepdims=True)
+
+
+def numbered(x_ref, y_ref):
+    y_ref[...] = x_ref[...] + pl.program_id(0)
+
+
+def kept_in_scratch(x_ref, y_ref, kept):
+    kept[...] = x_ref[...] * 2
+    y_ref[...] = kept[...] + 1
+
+
+def split(f, *args, spec=("x",), sizes=(4,), names=("x",)):
+    mesh = mw.AbstractMesh(sizes, names)
+    shardings = tuple(mw.NamedSharding(mesh, mw.P(*(spec if n == 0 else ()))) for n in range(len(args)))
+    part = mw.jit(mw.from_jax(f), in_shardings=shardings).lower(*args).partition()
+    part.verify(*args)
+    return part
+
+
+def divided(part):
+    """Whether the kernel is divided among the devices without an exchange."""
+    return not part.collectives and part.work.redundancy == 1
+
+
+SCRATCH = {"scratch_shapes": [pltpu.VMEM((8, 256), jnp.float32)]}
+PARALLEL = {"compiler_params": pltpu.CompilerParams(dimension_semantics=("parallel",))}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "is_divided"),
+    [
+        (doubled, {}, True),
+        (numbered, {}, False),
+        (kept_in_scratch, SCRATCH, False),
+        (kept_in_scratch, {**SCRATCH, **PARALLEL}, True),
+        (doubled, {"input_output_aliases": {0: 0}}, True),
+        (doubled, {"cost_estimate": pl.CostEstimate(flops=10**6, transcendentals=0, bytes_accessed=10**6)}, True),
+    ],
+    ids=["rows", "numbered", "scratch", "parallel", "aliased", "stated"],
+)
+def test_blocks_of_rows_are_divided_among_devices(kernel, options, is_divided):
+    part = split(lambda x: rows_of(kernel, x, **options), A)
+    assert divided(part) == is_divided
+    assert "tpu_custom_call" in str(part.module("tpu"))
+
+
+@pytest.mark.parametrize(("sizes", "names", "spec"), [((3,), ("x",), ("x",)), ((2, 4), ("x", "y"), ("y", "x"))])
+def test_blocks_are_whole(sizes, names, spec):
+    """Of 32 blocks, three devices cannot have equal numbers; columns are no blocks."""
+    split(lambda x: rows_of(doubled, x), A, spec=spec, sizes=sizes, names=names)
+
+
+def test_a_product_is_divided_by_rows_and_columns_but_not_by_what_it_sums():
+    mesh = mw.AbstractMesh((2, 2), ("x", "y"))
+    left, right, summed = (mw.NamedSharding(mesh, mw.P(*s)) for s in (("x",), (None, "y"), ("y",)))
+    multiply = mw.from_jax(product)
+    part = mw.jit(multiply, in_shardings=(left, right)).lower(A, B).partition()
+    part.verify(A, B, rtol=1e-4, atol=1e-4)
+    assert divided(part) and part.out_shardings[0].spec == mw.P("x", "y")
+    tiles = mw.NamedSharding(mesh, mw.P("x", "y"))
+    part = mw.jit(multiply, in_shardings=(left, summed), out_shardings=tiles).lower(A, B).partition()
+    part.verify(A, B, rtol=1e-4, atol=1e-4)
+    assert [c.kind for c in part.collectives] == ["all_to_all"]
+
+
+def test_what_vmap_adds_is_divided():
+    """Positions along other dimensions do not tell where an entry of the batch is."""
+    xs = np.stack([A[:16], B[:16], A[16:32], B[16:32]])
+    assert divided(split(jax.vmap(lambda x: rows_of(numbered, x)), xs))
+    assert divided(split(jax.vmap(lambda x: rows_of(kept_in_scratch, x, **SCRATCH)), xs))
+
+
+def test_squeezed_blocks_and_operands_that_all_steps_share():
+    def kernel(x_ref, w_ref, y_ref):
+        y_ref[...] = x_ref[...] @ w_ref[...]
+
+    def f(x, w):
+        row, whole = pl.BlockSpec((pl.squeezed, 16, 256), lambda i: (i, 0, 0)), pl.BlockSpec(memory_space=pltpu.VMEM)
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(kernel, grid=(4,), in_specs=[row, whole], out_specs=row, out_shape=shape)(x, w)
+
+    assert divided(split(f, np.stack([A[:16], B[:16], A[16:32], B[16:32]]), B))

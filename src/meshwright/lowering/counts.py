@@ -263,6 +263,15 @@ def _bitcast(to: _Words, eqn: JaxprEqn) -> list[Any]:
     return [words if _is_wide(out) else words.atom]
 
 
+def _same_bits(to: _Words, eqn: JaxprEqn) -> list[Any]:
+    """Pairs have no sign."""
+    (x,), (out,) = eqn.invars, eqn.outvars
+    words = to.wide.get(x) if _is_wide(x) else None
+    if not isinstance(words, _Pair) or not dtypes.is_integer(out.aval.dtype):
+        raise _Stays
+    return [words]
+
+
 def _generate(to: _Words, eqn: JaxprEqn) -> list[Any]:
     state = to.wide.get(eqn.invars[0])
     if not isinstance(state, _Pair) or _is_wide(eqn.outvars[1]):
@@ -289,6 +298,7 @@ _RULES: dict[str, _Rule] = {
     "iota": _iota,
     "convert_element_type": _convert,
     "bitcast_width": _bitcast,
+    "bitcast_convert_type": _same_bits,
     "rng_bit_generator": _generate,
 }  # fmt: skip
 

@@ -72,7 +72,8 @@ def _kernels(r: Any, attributes: dict[str, Any]) -> Any:
         texts = tuple(tuple(line.split("=", 1)) for line in attributes[platform].splitlines())
         effects = dict(texts).get("has_side_effect") == "true"
         calls.append((platform, Opaque(CUSTOM_CALL, texts, (), results, effects)))
-    return KernelCall(attributes["name"], r.function(r.attr("decomposition")), tuple(calls)).bind(*r.operands)
+    grid = r.host_function(attributes.get("grid"))
+    return KernelCall(attributes["name"], r.function(r.attr("decomposition")), tuple(calls), grid).bind(*r.operands)
 
 
 @reads("stablehlo.custom_call")

@@ -14,6 +14,7 @@ import jax
 
 from meshwright.core.late import LateModule
 from meshwright.errors import ImportProgramError
+from meshwright.interop.jax.kernel_grids import Grid, Lower, divisible
 from meshwright.ops.imported.opaque import CUSTOM_CALL
 from meshwright.stablehlo.read_custom_calls import KERNELS
 
@@ -26,8 +27,11 @@ _SHARDINGS: Any = LateModule("jax._src.sharding_impls")
 _PLATFORMS = ("tpu", "cuda")
 
 
-def lower_kernel(warnings: list[str], context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
-    """A rule that lowers ``pallas_call`` in JAX's place. ``warnings`` gets a text if JAX cannot interpret the kernel.
+def lower_kernel(
+    warnings: list[str], grids: list[Grid], lower: Lower, context: Any, *operands: Any, interpret: Any, **params: Any
+) -> Any:
+    """A rule that lowers ``pallas_call`` in JAX's place. ``warnings`` gets a text if JAX cannot interpret the kernel,
+    and ``grids`` the grid if it can be divided among devices; ``lower`` lowers the parts.
 
     Raises:
       ImportProgramError: JAX can neither interpret it nor lower it for any hardware.
@@ -42,11 +46,14 @@ def lower_kernel(warnings: list[str], context: Any, *operands: Any, interpret: A
             refused.append(f"for {platform}: {_first_line(error)}")
     name = params["name"] or params["jaxpr"].debug_info.func_name
 
-    def interpreted(*xs: Any, **_: str) -> Any:
+    def interpreted(*xs: Any, **_: Any) -> Any:
         return _INTERPRETER.pallas_call_hlo_interpret(*xs, **params)
 
     kernels = jax.lax.composite(interpreted, KERNELS)
-    attributes = {"name": name, "platforms": " ".join(calls), **calls}
+    attributes: dict[str, Any] = {"name": name, "platforms": " ".join(calls), **calls}
+    if dims := divisible(params, context.avals_in):
+        grids.append(Grid(params, context.avals_in, dims, lower))
+        attributes["grid"] = -len(grids)
     try:
         return _MLIR.lower_fun(partial(kernels, **attributes))(context, *operands)
     except Exception as error:

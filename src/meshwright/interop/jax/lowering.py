@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,24 @@ import jax
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
 from meshwright.errors import KernelWarning
+from meshwright.interop.jax.kernel_grids import Grid, Lower
 from meshwright.interop.jax.kernels import lower_kernel
 
 _MLIR: Any = LateModule("jax._src.interpreters.mlir")
 _LAX: Any = LateModule("jax._src.lax.lax")
 
 
-def _kept(warnings: list[str]) -> Any:
+@dataclass
+class Seen:
+    """What JAX lowers in a context: jaxprs, and the kernels that can be divided, each by its grid."""
+
+    jaxprs: list[Any] = field(default_factory=list)
+    kernels: list[Grid] = field(default_factory=list)
+    #: texts of warnings
+    warnings: list[str] = field(default_factory=list)
+
+
+def _kept(seen: Seen, alone: Lower) -> Any:
     """Lowering rules for what JAX keeps on accelerators alone: products with groups, of which it multiplies all rows
     with all groups on CPUs, and Pallas' kernels."""
 
@@ -28,8 +40,9 @@ def _kept(warnings: list[str]) -> Any:
         return _LAX._ragged_dot_general_lower(context, *operands, **params)
 
     rules: list[tuple[Any, Any]] = [(_LAX.ragged_dot_general_p, grouped)]
-    if "jax._src.pallas.pallas_call" in sys.modules:  # whose import takes a second
-        rules.append((sys.modules["jax._src.pallas.pallas_call"].pallas_call_p, partial(lower_kernel, warnings)))
+    pallas = sys.modules.get("jax._src.pallas.pallas_call")  # whose import takes a second
+    if pallas is not None:
+        rules.append((pallas.pallas_call_p, partial(lower_kernel, seen.warnings, seen.kernels, alone)))
     return _MLIR.LoweringParameters(override_lowering_rules=tuple(rules))
 
 
@@ -38,24 +51,24 @@ _NOTING = threading.RLock()
 
 
 @contextmanager
-def jaxprs_seen() -> Iterator[list[Any]]:
-    """A context in which the jaxprs that this thread lowers are recorded: flax and equinox do not expose theirs.
+def lowering(alone: Lower) -> Iterator[Seen]:
+    """A context in which what this thread lowers is recorded: flax and equinox do not expose their jaxprs.
 
-    They are lowered by :func:`_kept`.
+    It is lowered by :func:`_kept`. ``alone`` makes a program for one device of a function for operands of the given
+    types.
 
     Warns:
       KernelWarning: a kernel runs on some hardware only.
     """
-    seen: list[Any] = []
-    warnings: list[str] = []
+    seen = Seen()
     here = threading.get_ident()
     with _NOTING:
         lower = jax.stages.Traced.lower
 
         def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == here:
-                seen.append(traced.jaxpr)
-                kwargs.setdefault("_private_parameters", _kept(warnings))
+                seen.jaxprs.append(traced.jaxpr)
+                kwargs.setdefault("_private_parameters", _kept(seen, alone))
             return lower(traced, *args, **kwargs)
 
         jax.stages.Traced.lower = noted  # type: ignore[assignment]
@@ -63,5 +76,5 @@ def jaxprs_seen() -> Iterator[list[Any]]:
             yield seen
         finally:
             jax.stages.Traced.lower = lower  # type: ignore[method-assign]
-    for text in dict.fromkeys(warnings):
+    for text in dict.fromkeys(seen.warnings):
         warn(text, KernelWarning)

@@ -26,9 +26,10 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
-from meshwright.interop.jax.lowering import jaxprs_seen
+from meshwright.interop.jax.lowering import Seen, lowering
 from meshwright.interop.jax.rules import has_batching_rules, has_rules
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import convert
 from meshwright.random import key_data, key_impl, wrap_key_data
@@ -288,9 +289,10 @@ class JaxFunction:
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
         key = tree, tuple(map(_type, leaves)), static
         if key not in self._programs:
-            outer, jaxpr = self._lowered(args, kwargs)
+            outer, seen = self._lowered(args, kwargs)
+            jaxpr = seen.jaxprs[-1] if seen.jaxprs else None
             names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
-            self._programs[key] = program = of_lowered(outer, names)
+            self._programs[key] = program = of_lowered(outer, names, seen.kernels)
             if jaxpr is None:
                 program.by_rules = of_operations
             elif (batches := has_batching_rules(jaxpr) or program.is_split) or has_rules(jaxpr):
@@ -303,17 +305,17 @@ class JaxFunction:
         (args, kwargs), _ = self._told_apart((*self._first, *args), kwargs)
         return program(*args, **kwargs)
 
-    def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """JAX's ``Lowered``, and the jaxpr if the function was traced for this call.
+    def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, Seen]:
+        """JAX's ``Lowered``, and what was lowered if the function was traced for this call.
 
         A mesh may be abstract, as the platform to lower for is given.
         """
-        with jaxprs_seen() as seen:
+        with lowering(_alone) as seen:
             if hasattr(self.function, "trace"):
                 lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
             else:
                 lowered = self.function.lower(*args, **kwargs)
-        return lowered, seen[-1] if seen else None
+        return lowered, seen
 
     def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """The dynamic arguments, and those that are static by ``jax.jit``'s options, with their positions or names."""
@@ -330,6 +332,11 @@ class JaxFunction:
 
     def __repr__(self) -> str:
         return f"JaxFunction({self.__name__!r})"
+
+
+def _alone(function: Callable[..., Any], types: Sequence[Any]) -> ClosedJaxpr:
+    """A JAX function for one device."""
+    return JaxFunction(function).lower(*types).program.program.jaxpr
 
 
 def _known_to_jax(x: Any) -> Any:
@@ -351,8 +358,9 @@ def _type(x: Any) -> Any:
     return jax.typeof(x) if isinstance(x, (bool, int, float, complex)) else x
 
 
-def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxProgram:
-    """The program of a ``Lowered``, or of flax's or equinox's wrapper around one; ``names`` are those of all arguments.
+def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels: Sequence[Any] = ()) -> JaxProgram:
+    """The program of a ``Lowered``, or of flax's or equinox's wrapper around one; ``names`` are those of all arguments,
+    ``kernels`` the grids of its kernels.
 
     Raises:
       ImportProgramError: the function mutates a ``jax.Ref``, or the program cannot be read.
@@ -368,7 +376,7 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxPr
     shapes_poly = inner._lowering.compile_args.get("shape_poly_state")
     symbolic = shapes_poly is not None and shapes_poly.uses_dim_vars
     module = _refined(inner) if symbolic else inner.as_text(debug_info=True)
-    program = read_program(module, "<text>", functions)
+    program = read_program(module, "<text>", (*functions, *reversed(kernels)))  # kernels count from the end
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])

@@ -275,8 +275,12 @@ def _read_rng_bit_generator(r: Reader) -> list[Any]:
         raise Unreadable
     # Bits have no sign; XLA computes them of unsigned types alone.
     op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, _unsigned(out.dtype))
-    after, bits = op.bind(bitcast(state, _unsigned(given)))
-    return [bitcast(after, given), bitcast(bits, out.dtype)]
+    after, bits = op.bind(_as(state, _unsigned(given)))
+    return [_as(after, given), _as(bits, out.dtype)]
+
+
+def _as(x: Any, dtype: np.dtype) -> Any:
+    return x if typeof(x).dtype == dtype else bitcast(x, dtype)
 
 
 def _unsigned(dtype: np.dtype) -> np.dtype:

@@ -1,0 +1,154 @@
+"""Which dimensions of a Pallas kernel's grid can be divided among devices, and the kernel on a part of its grid.
+
+JAX asks users to put kernels into ``shard_map``. But block specifications say which blocks of which operands a step of
+the grid reads and writes: along a dimension of the grid that counts blocks of a dimension of every result, and does
+nothing else, devices can each run some of the steps, on the blocks that these use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.late import LateModule
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
+
+_PALLAS: Any = LateModule("jax._src.pallas.pallas_call")
+_CORE: Any = LateModule("jax._src.pallas.core")
+
+#: from a JAX function and the types of its arguments to the program
+Lower = Callable[[Callable[..., Any], Sequence[Any]], ClosedJaxpr]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The grid of a ``pallas_call`` with these parameters and operand types.
+
+    ``dims`` maps each dimension of the grid that can be divided to the dimension that its steps count blocks of, for
+    each operand and result (None: they all use the same part of it). ``lower`` makes a program of a JAX function.
+    """
+
+    params: Any
+    avals: Sequence[Any]
+    dims: dict[int, tuple[int | None, ...]]
+    lower: Lower
+
+    def rule(self, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> ShardingRule:
+        """The sharding rule: blocks are whole, and other dimensions are not split."""
+        sizes, kinds = dict[str, int](), dict[str, str]()
+        values: list[list[Any]] = []
+        for n, aval in enumerate((*ins, *outs)):
+            names: list[Any] = [None] * aval.ndim
+            for g, places in self.dims.items():
+                if (d := places[n]) is not None:
+                    steps, step, block = self.params["grid_mapping"].grid[g], f"grid{g}", f"block{n}.{d}"
+                    sizes |= {step: steps, block: aval.shape[d] // steps}
+                    kinds[block] = REPLICATED
+                    names[d] = (step, block) if sizes[block] > 1 else step
+            values.append(names)
+        return make_rule(values[: len(ins)], values[len(ins) :], sizes, kinds)
+
+    @cache  # noqa: B019 - as long as the program lives
+    def on_part(self, shapes: tuple[tuple[int, ...], ...]) -> ClosedJaxpr:
+        """The kernel for operands and results of these shapes: with fewer steps."""
+        mapping, params = self.params["grid_mapping"], dict(self.params)
+        first, count = len(self.avals) - mapping.num_inputs, len(self.avals)
+        grid = list(mapping.grid)
+        for g, places in self.dims.items():
+            n, d = next((n, d) for n, d in enumerate(places) if d is not None)
+            whole = (*(a.shape for a in self.avals), *(a.shape for a in params["out_avals"]))[n][d]
+            grid[g] = shapes[n][d] * grid[g] // whole
+        blocks = [
+            m.replace(array_aval=m.array_aval.update(shape=shape))
+            for m, shape in zip(mapping.block_mappings, shapes[first:], strict=True)
+        ]
+        share = math.prod(grid) / math.prod(mapping.grid)
+        params["grid_mapping"] = mapping.replace(grid=tuple(grid), block_mappings=tuple(blocks))
+        params["out_avals"] = tuple(a.update(shape=s) for a, s in zip(params["out_avals"], shapes[count:]))
+        if params["cost_estimate"] is not None:
+            cost = dataclasses.asdict(params["cost_estimate"])
+            params["cost_estimate"] = _CORE.CostEstimate(**{k: int(v * share) for k, v in cost.items()})
+        types = [jax.ShapeDtypeStruct(s, a.dtype) for s, a in zip(shapes, self.avals)]
+        return self.lower(lambda *xs: _PALLAS.pallas_call_p.bind(*xs, interpret=False, **params), types)
+
+
+def divisible(params: Any, avals: Sequence[Any]) -> dict[int, tuple[int | None, ...]]:
+    """The dimensions of a kernel's grid that can be divided, as :attr:`Grid.dims`."""
+    mapping, kernel = params["grid_mapping"], params["jaxpr"]
+    if kernel.effects and any(not _is_of_refs(e) for e in kernel.effects):
+        return {}
+    own = [g for g in range(len(mapping.grid)) if g not in mapping.vmapped_dims]
+    asked = {own[axis] for axis in _asked(kernel)}
+    semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
+    found = {}
+    for g, steps in enumerate(mapping.grid):
+        is_mapped = g in mapping.vmapped_dims
+        says = str(semantics[own.index(g)]) if not is_mapped and len(semantics) == len(own) else ""
+        apart = is_mapped or not mapping.scratch_avals or "parallel" in says.lower()
+        if not isinstance(steps, int) or steps < 2 or g in asked or not apart:
+            continue
+        places = [_place(m, g, steps) for m in mapping.block_mappings]
+        if _fits(places, params):
+            rest = len(avals) - mapping.num_inputs
+            found[g] = (*(None,) * rest, *(None if p is None else p for p in places))
+    return {g: places for g, places in found.items() if _is_alone(g, places, found)}
+
+
+#: a place that rules out that a dimension of the grid is divided
+_MIXED = -1
+
+
+def _fits(places: Sequence[int | None], params: Any) -> bool:
+    mapping = params["grid_mapping"]
+    ins, outs = places[: mapping.num_inputs], places[mapping.num_inputs :]
+    if _MIXED in places or None in outs:
+        return False
+    first = mapping.num_index_operands + mapping.num_dynamic_grid_bounds
+    return all(ins[i - first] == outs[o] for i, o in params["input_output_aliases"])
+
+
+def _is_alone(g: int, places: Sequence[int | None], found: Any) -> bool:
+    """Whether no other dimension of the grid counts blocks of the same dimensions."""
+    others = [other for h, other in found.items() if h != g]
+    return not any(d is not None and d == other[n] for other in others for n, d in enumerate(places))
+
+
+def _place(mapping: Any, g: int, steps: int) -> int | None:
+    """The dimension of which step ``i`` along ``g`` uses block ``i``; None if it makes no difference."""
+    jaxpr = mapping.index_map_jaxpr.jaxpr
+    step, depends = jaxpr.invars[g], {jaxpr.invars[g]}
+    for eqn in jaxpr.eqns:
+        if any(v in depends for v in eqn.invars if not hasattr(v, "val")):
+            depends.update(eqn.outvars)
+    uses = [d for d, v in enumerate(jaxpr.outvars) if not hasattr(v, "val") and v in depends]
+    if not uses:
+        return None
+    (d, *more), size = uses, mapping.array_aval.shape
+    block = mapping.block_shape[d]
+    length = 1 if isinstance(block, _CORE.Squeezed) else getattr(block, "block_size", 0)
+    is_block = isinstance(block, (_CORE.Squeezed, _CORE.Blocked)) and length * steps == size[d]
+    return d if not more and jaxpr.outvars[d] is step and is_block else _MIXED
+
+
+def _is_of_refs(effect: Any) -> bool:
+    return type(effect).__name__ in ("ReadEffect", "WriteEffect", "AccumEffect")
+
+
+def _asked(jaxpr: Any) -> Iterator[int]:
+    """The dimensions of the grid whose position or size the kernel asks for."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    for eqn in inner.eqns:
+        if eqn.primitive.name in ("program_id", "num_programs"):
+            yield eqn.params["axis"]
+        for value in eqn.params.values():
+            for each in value if isinstance(value, (tuple, list)) else (value,):
+                if hasattr(each, "eqns") or hasattr(getattr(each, "jaxpr", None), "eqns"):
+                    yield from _asked(each)
