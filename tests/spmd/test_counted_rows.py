@@ -39,6 +39,15 @@ COUNTED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "negative rows are none": (lambda x, i: x[mnp.maximum(ROWS(B), 0), i], (X, I)),
     "set": (lambda x, i, u: x.at[ROWS(B), i].set(u), (X, I, U)),
     "add": (lambda x, i, u: x.at[ROWS(B), i].add(u), (X, I, U)),
+    "set, clipped": (lambda x, i, u: x.at[ROWS(B), i].set(u, mode="clip"), (X, I, U)),
+    "two, clipped": (
+        lambda x, i, u: x.at[ROWS(B)[:, None], i, i - 1].add(u, mode="clip"),
+        (f32(B, N, N), IT, UT),
+    ),
+    "clipped in a loop": (
+        lambda x, i: lax.fori_loop(0, 3, lambda t, x: x.at[ROWS(B), i + t].add(1.0, mode="clip"), x),
+        (X, I),
+    ),
     "max, dropped": (lambda x, i, u: x.at[ROWS(B), i].max(u, mode="drop"), (X, I, U)),
     "windows": (lambda x, i: x[ROWS(B), i], (f32(B, N, 3), I)),
     "set windows": (lambda x, i, u: x.at[ROWS(B), i].set(u), (f32(B, N, 3), I, f32(B, 3))),
@@ -79,6 +88,19 @@ OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "moved rows": (lambda x, i: x[ROWS(B) - 1, i], (X, I)),
     "reversed rows": (lambda x, i: x[ROWS(B)[::-1], i], (X, I)),
     "every other row": (lambda x, i: x[ROWS(B // 2) * 2, i[: B // 2]], (X, I)),
+    "rows beyond the bounds": (
+        lambda x, i, u: x.at[mnp.clip(mnp.stack([ROWS(B), i], 1), 0, np.array([B - 2, N - 1]))[:, 0], i].set(u),
+        (X, I, U),
+    ),
+    "clamped vectors, to fewer": (
+        lambda x, i, u: lax.scatter(
+            x,
+            lax.clamp(np.int32([[0, 0]] * B), mnp.stack([ROWS(B), i], 1), np.int32([[B - 2, N - 1]] * B)),
+            u,
+            lax.ScatterDimensionNumbers((), (0, 1), (0, 1)),
+        ),
+        (X, I, U),
+    ),
     "fewer rows": (lambda x, i: x[ROWS(B - 2), i[: B - 2]], (X, I)),
     "rows that are taken": (lambda x, i: x[i % B, i], (X, I)),
     "diagonal": (lambda x, i: x[ROWS(B), ROWS(B)] + i, (f32(B, B), I)),

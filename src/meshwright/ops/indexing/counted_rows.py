@@ -21,10 +21,12 @@ from meshwright.ir.rewrite import Replacement, in_regions, producers_of, replace
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.elementwise.clamp import Clamp
 from meshwright.ops.elementwise.conversion import ConvertElementType
 from meshwright.ops.elementwise.table import SelectN, lt, max_
 from meshwright.ops.indexing.gather_add import Gather, ScatterBase, ScatterDimensionNumbers
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers
+from meshwright.ops.indexing.known_integers import KnownIntegers
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota
 from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose, squeeze, transpose
 from meshwright.ops.shape.slice_pad import Concatenate, slice_
@@ -38,30 +40,33 @@ def counted_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Replace indices that count along a dimension by batching dimensions."""
     if not any(isinstance(e.op, (Gather, ScatterBase)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
-    return _rewritten(jaxpr, {})
+    return _rewritten(jaxpr, {}, {})
 
 
-def _rewritten(jaxpr: ClosedJaxpr, given: Counts) -> ClosedJaxpr:
+def _rewritten(jaxpr: ClosedJaxpr, given: Counts, known: Mapping[Var, np.ndarray]) -> ClosedJaxpr:
+    """``jaxpr``, some of whose arguments count, and have known values."""
     producers = producers_of(jaxpr.jaxpr)
+    values = KnownIntegers(jaxpr, known)
     counts = _counts(jaxpr, given, producers)
 
     def rule(eqn: JaxprEqn) -> Replacement:
         if isinstance(eqn.op, ControlOp):
-            return _in_bodies(eqn, eqn.op, counts)
+            return _in_bodies(eqn, eqn.op, counts, values)
         if isinstance(eqn.op, RegionOp):
-            return in_regions(eqn, lambda region: _rewritten(region, {}))
-        return _batched(eqn, counts, producers) if isinstance(eqn.op, (Gather, ScatterBase)) else eqn
+            return in_regions(eqn, lambda region: _rewritten(region, {}, {}))
+        return _batched(eqn, counts, producers, values) if isinstance(eqn.op, (Gather, ScatterBase)) else eqn
 
     return replaced(jaxpr, rule)
 
 
-def _in_bodies(eqn: JaxprEqn, op: ControlOp, counts: Counts) -> JaxprEqn:
-    """The equation with its bodies rewritten. A constant of a body counts if its operand does."""
+def _in_bodies(eqn: JaxprEqn, op: ControlOp, counts: Counts, values: KnownIntegers) -> JaxprEqn:
+    """The equation with its bodies rewritten. A constant of a body counts, or is known, if its operand does or is."""
     bodies = []
     for body, places in zip(op.bodies(), op.numbers().consts):
-        pairs = zip(body.jaxpr.jaxpr.invars, (eqn.invars[n] for n in places))
+        pairs = list(zip(body.jaxpr.jaxpr.invars, (eqn.invars[n] for n in places)))
         given = {v: counts[a] for v, a in pairs if isinstance(a, Var) and a in counts}
-        bodies.append(replace(body, jaxpr=_rewritten(body.jaxpr, given)))
+        known = {v: value for v, a in pairs if (value := values.known(a)) is not None}
+        bodies.append(replace(body, jaxpr=_rewritten(body.jaxpr, given, known)))
     same = all(new.jaxpr is old.jaxpr for new, old in zip(bodies, op.bodies()))
     return eqn if same else eqn.replace(op=op.with_bodies(bodies))
 
@@ -127,6 +132,17 @@ def _counted_along(eqn: JaxprEqn, counts: Counts, never: set[Var], producers: Pr
 
 
 # --- batching dimensions ------------------------------------------------------------------------------------
+class _Column(NamedTuple):
+    """A component of index vectors: the integers ``atom``, clamped to ``bounds`` if there are any."""
+
+    atom: Atom
+    bounds: tuple[int, int] | None = None
+
+    def keeps(self, count: int) -> bool:
+        """Whether the positions below ``count`` are within the bounds, and stay as they are."""
+        return self.bounds is None or (self.bounds[0] <= 0 and count - 1 <= self.bounds[1])
+
+
 class _Pair(NamedTuple):
     """Column ``column`` of the index vectors counts along dimension ``along`` of the indices; it is the position along
     dimension ``dim`` of the array."""
@@ -136,13 +152,13 @@ class _Pair(NamedTuple):
     dim: int
 
 
-def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement:
+def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers, values: KnownIntegers) -> Replacement:
     op = eqn.op
     assert isinstance(op, (Gather, ScatterBase))
     count = 1 if isinstance(op, Gather) else len(eqn.invars) // 2
     x, indices = eqn.invars[0].aval, eqn.invars[count]
     numbers = op.dimension_numbers if isinstance(op, Gather) else op.dimension_numbers.gather()
-    columns = _columns(indices, producers)
+    columns = _columns(indices, producers, values)
     pairs = _pairs(columns, counts, numbers, x.shape)
     left = [c for i, c in enumerate(columns) if all(i != pair.column for pair in pairs)]
     if not pairs:
@@ -151,10 +167,12 @@ def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement
         if isinstance(op, ScatterBase):
             return eqn
         return written_out(eqn, _in_order(op, _with_pairs(numbers, pairs), eqn.outvars[0].aval.shape))
-    eqns, vectors = [], left[0]
+    eqns: list[JaxprEqn] = []
+    parts = [_clamped(eqn, column, eqns) for column in left]
+    vectors = parts[0]
     if len(left) > 1:
         vectors = Var(indices.aval.update(shape=(*indices.aval.shape[:-1], len(left))))
-        eqns = [eqn.replace(op=Concatenate(indices.aval.ndim - 1), invars=left, outvars=[vectors])]
+        eqns.append(eqn.replace(op=Concatenate(indices.aval.ndim - 1), invars=parts, outvars=[vectors]))
     numbers = _with_pairs(numbers, pairs)
     dims = numbers if isinstance(op, Gather) else ScatterDimensionNumbers.of_gather(numbers)
     invars = [vectors if i == count else a for i, a in enumerate(eqn.invars)]
@@ -179,28 +197,58 @@ def _in_order(op: Gather, numbers: GatherDimensionNumbers, result: tuple[int, ..
     return read
 
 
-def _columns(indices: Atom, producers: Producers) -> list[Atom]:
+def _columns(indices: Atom, producers: Producers, values: KnownIntegers) -> list[_Column]:
     """The components of index vectors, if they are put together of them; otherwise nothing."""
-    if indices.aval.shape[-1] == 1:
-        return [indices]
+    bounds: Sequence[tuple[int, int] | None] = [None] * indices.aval.shape[-1]
     eqn = producers.get(indices) if isinstance(indices, Var) else None
+    if eqn is not None and isinstance(eqn.op, Clamp):
+        # What a mode of indexing clamps is a vector: all of its components at once.
+        lows, highs = (_of_columns(eqn.invars[n], indices.aval.shape, producers, values) for n in (0, 2))
+        if lows is not None and highs is not None:
+            bounds, indices = list(zip(lows, highs)), eqn.invars[1]
+            eqn = producers.get(indices) if isinstance(indices, Var) else None
+    if indices.aval.shape[-1] == 1:
+        return [_Column(indices, bounds[0])]
     if eqn is None or not isinstance(eqn.op, Concatenate) or eqn.op.dimension != indices.aval.ndim - 1:
         return []
-    return list(eqn.invars) if all(a.aval.shape[-1] == 1 for a in eqn.invars) else []
+    return list(map(_Column, eqn.invars, bounds)) if all(a.aval.shape[-1] == 1 for a in eqn.invars) else []
+
+
+def _of_columns(bound: Atom, shape: Sequence[int], producers: Producers, values: KnownIntegers) -> Sequence[int] | None:
+    """A bound of index vectors of this shape for each component, if it is known and the same for all vectors."""
+    known, last = values.known(bound), None if bound.aval.ndim == 0 else bound.aval.ndim - 1
+    eqn = producers.get(bound) if isinstance(bound, Var) else None
+    if known is None and eqn is not None and isinstance(eqn.op, BroadcastInDim):
+        known = values.known(eqn.invars[0])
+        last = eqn.op.broadcast_dimensions.index(last) if last in eqn.op.broadcast_dimensions else None
+    if known is None or known.size != (1 if last is None else known.shape[last]):
+        return None
+    found: list[int] = np.broadcast_to(known.ravel(), shape[-1:]).tolist()
+    return found
+
+
+def _clamped(eqn: JaxprEqn, column: _Column, eqns: list[JaxprEqn]) -> Atom:
+    """A component of the index vectors of ``eqn`` with its bounds applied, by an equation that is added."""
+    if column.bounds is None:
+        return column.atom
+    aval = column.atom.aval
+    low, high = (Literal(np.asarray(n, aval.dtype), aval.update(shape=())) for n in column.bounds)
+    eqns.append(eqn.replace(op=Clamp(), invars=[low, column.atom, high], outvars=[Var(aval)]))
+    return eqns[-1].outvars[0]
 
 
 def _pairs(
-    columns: Sequence[Atom], counts: Counts, numbers: GatherDimensionNumbers, shape: Sequence[int]
+    columns: Sequence[_Column], counts: Counts, numbers: GatherDimensionNumbers, shape: Sequence[int]
 ) -> list[_Pair]:
     """The pairs of dimensions that can be batching dimensions: of equal size, and each in one pair only."""
     taken = {*numbers.start_indices_batching_dims}
     pairs = []
-    for i, atom in enumerate(columns):
-        along = counts.get(atom) if isinstance(atom, Var) else None
+    for i, column in enumerate(columns):
+        along = counts.get(column.atom) if isinstance(column.atom, Var) else None
         dim = numbers.start_index_map[i]
         if along is None or along in taken or dim not in numbers.collapsed_slice_dims:
             continue
-        if atom.aval.shape[along] == shape[dim]:
+        if column.atom.aval.shape[along] == shape[dim] and column.keeps(shape[dim]):
             taken.add(along)
             pairs.append(_Pair(i, along, dim))
     return pairs

@@ -16,26 +16,23 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.constants import known_values
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.rewrite import Replacement, in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
-from meshwright.ops.elementwise.table import ConvertElementType, eq, materialize
+from meshwright.ops.elementwise.table import eq, materialize
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice, Inside, batched
 from meshwright.ops.indexing.gather_add import Gather, ScatterBase
 from meshwright.ops.indexing.gather_scatter import Scatter
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.indexing.known_integers import KnownIntegers
 from meshwright.ops.shape.broadcast_reduce import iota
 from meshwright.ops.shape.rearrange import Reshape
 from meshwright.ops.shape.slice_pad import Slice, slice_
 from meshwright.sharding.rule import WINDOW, Passes, ShardingRule, make_rule
 from meshwright.sharding.window import SentWindows, Shown
-
-#: the maximum number of constants tracked for one position
-_FEW = 64
 
 Place = tuple[int, ...]
 Rows = tuple[tuple[int, int], ...]
@@ -172,7 +169,7 @@ def known_places(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     dropped."""
     if not any(isinstance(e.op, _WINDOWED) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
-    values = _Values(jaxpr)
+    values = KnownIntegers(jaxpr)
 
     def rewritten(eqn: JaxprEqn) -> Replacement:
         if eqn.op.holds_jaxprs:
@@ -184,43 +181,10 @@ def known_places(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return replaced(jaxpr, rewritten)
 
 
-class _Values:
-    """The known values of small integer arrays in a program."""
-
-    def __init__(self, jaxpr: ClosedJaxpr) -> None:
-        self._known: dict[Var, np.ndarray] = {}
-        for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
-            if _is_few(var.aval) and (values := known_values(constant)) is not None:
-                self._known[var] = values
-        for eqn in jaxpr.jaxpr.eqns:
-            moves = isinstance(eqn.op, ConvertElementType) or eqn.op.moved is not None
-            if moves and len(eqn.invars) <= _FEW and all(_is_few(v.aval) for v in eqn.outvars):
-                self._follow(eqn)
-
-    def _follow(self, eqn: JaxprEqn) -> None:
-        operands, (out,) = [self.known(a) for a in eqn.invars], eqn.outvars
-        if any(o is None for o in operands):
-            return
-        if isinstance(eqn.op, ConvertElementType):
-            self._known[out] = operands[0].astype(out.aval.dtype)  # type: ignore[union-attr]
-        elif eqn.op.moved is not None:
-            self._known[out] = np.asarray(eqn.op.moved(*operands))
-
-    def known(self, atom: Atom) -> np.ndarray | None:
-        """The value of an atom; None if it is unknown or large."""
-        if isinstance(atom, Literal):
-            return np.asarray(atom.val) if _is_few(atom.aval) else None
-        return self._known.get(atom)
-
-
-def _is_few(aval: ShapedArray) -> bool:
-    return aval.size <= _FEW and aval.dtype.kind in "iu"
-
-
 _WINDOWED = (DynamicSlice, DynamicUpdateSlice, Gather, ScatterBase)
 
 
-def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
+def _placed(eqn: JaxprEqn, values: KnownIntegers) -> Replacement:
     """The replacement of an equation whose window has a static position; otherwise the equation itself."""
     op, (x, *rest) = eqn.op, eqn.invars
     shape = x.aval.shape
@@ -248,7 +212,7 @@ def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
     return eqn
 
 
-def _scatter(eqn: JaxprEqn, op: ScatterBase, values: _Values) -> Replacement:
+def _scatter(eqn: JaxprEqn, op: ScatterBase, values: KnownIntegers) -> Replacement:
     """A scatter of one window as an update with the combined values; no equation if the window is dropped."""
     x, indices, update = eqn.invars
     sizes = op.window(x.aval.shape, update.aval.shape)
