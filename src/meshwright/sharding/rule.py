@@ -116,6 +116,11 @@ class ShardingRule:
         return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
 
     @cached_property
+    def merged_dims(self) -> tuple[DimFactors, ...]:
+        """The dimensions of operands and results that consist of several factors."""
+        return tuple(dict.fromkeys(fs for dims in (*self.operands, *self.results) for fs in dims if len(fs) > 1))
+
+    @cached_property
     def with_whole_windows(self) -> ShardingRule:
         """The rule with the windows whose split costs communication not split."""
         factors = (replace(f, kind=REPLICATED) if f.kind == WINDOW and f.passes else f for f in self.factors)

@@ -108,7 +108,7 @@ def _variant(planner: Planner, strategy: Strategy) -> Planner:
     jaxpr = planner.jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if strategy.blocks else jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE) if strategy.whole else jaxpr
-    planner = planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
+    planner = planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr, spread={})
     return planner if strategy.apart is None else _in_parts(planner, strategy.apart)
 
 
@@ -120,7 +120,7 @@ def _in_parts(planner: Planner, strategy: Strategy) -> Planner:
         return planner
     outs = zip(planner.jaxpr.jaxpr.outvars, planner.out_layouts)
     kept = [found.target(v) if asked is None and isinstance(v, Var) else asked for v, asked in outs]
-    return replace(planner, jaxpr=jaxpr, out_layouts=kept)
+    return replace(planner, jaxpr=jaxpr, out_layouts=kept, spread={})
 
 
 def _planned(planner: Planner, strategy: Strategy) -> Partition:

@@ -49,6 +49,8 @@ def join_axes(
 
     ``sizes`` and ``assigned`` are indexed by factor number of the rule.
     """
+    if len(factors) == 1:  # as nearly all dimensions have it
+        return assigned[factors[0]], True
     alone = _alone(tuple(sizes[f] for f in factors))
     if alone is not None and not any(assigned[f] for i, f in enumerate(factors) if i != alone):
         return assigned[factors[alone]], True

@@ -111,13 +111,24 @@ def propagate(
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
     strategy: Strategy = AS_WRITTEN,
+    known: dict[Strategy, Propagation] | None = None,
 ) -> Propagation:
-    """Propagate the layouts of inputs and outputs (None: not given) to all values of a jaxpr without calls."""
-    seeds: dict[Var, Seed] = {}
-    for number, turn in enumerate(strategy.turns):
-        so_far = replace(strategy, turns=strategy.turns[:number])
-        seeds |= _turned(_propagated(jaxpr, mesh, in_layouts, out_layouts, so_far, seeds), turn)
-    return _propagated(jaxpr, mesh, in_layouts, out_layouts, strategy, seeds)
+    """Propagate the layouts of inputs and outputs (None: not given) to all values of a jaxpr without calls.
+
+    ``known`` keeps what was found for this program: each turn of a strategy starts from what spreads without it, which
+    the search asks for again and again.
+    """
+    known = {} if known is None else known
+    asked = strategy.of_spreading
+    if asked not in known:
+        seeds: dict[Var, Seed] = {}
+        for number, turn in enumerate(asked.turns):
+            before = replace(asked, turns=asked.turns[:number])
+            seeds |= _turned(propagate(jaxpr, mesh, in_layouts, out_layouts, before, known), turn)
+        known[asked] = _propagated(jaxpr, mesh, in_layouts, out_layouts, asked, seeds)
+    found = known[asked]
+    # Rewrites of the program enter what they add.
+    return replace(found, placements={**found.placements}, pinned={**found.pinned}, strategy=strategy)
 
 
 def _propagated(

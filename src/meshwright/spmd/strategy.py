@@ -97,6 +97,11 @@ class Strategy:
     #: sums over devices stay scattered until an equation needs them whole
     tiles: bool = False
 
+    @property
+    def of_spreading(self) -> Strategy:
+        """What of it decides how annotations spread, without what is chosen for the layouts found."""
+        return Strategy(self.later, self.across, stays=self.stays, turns=self.turns, shares=self.shares)
+
     def describe(self, mesh: AbstractMesh) -> list[str]:
         """The differences from :data:`AS_WRITTEN`, in words."""
         lines = [

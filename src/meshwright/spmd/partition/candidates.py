@@ -163,10 +163,11 @@ def _merge(q: Question, sources: Sequence[Mapping[int, Axes]], joins: bool = Fal
 
 
 def _fits(q: Question, assigned: Sequence[Axes]) -> bool:
+    merged = q.rule.merged_dims
+    if not merged:
+        return True
     sizes = [f.size for f in q.rule.factors]
-    return all(
-        join_axes(fs, sizes, assigned, q.mesh)[1] for dims in (*q.rule.operands, *q.rule.results) for fs in dims if fs
-    )
+    return all(join_axes(fs, sizes, assigned, q.mesh)[1] for fs in merged)
 
 
 class Passing(NamedTuple):

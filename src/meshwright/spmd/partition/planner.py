@@ -36,10 +36,12 @@ class Planner:
     names: Names = NUMBERS
     #: equations that were verified before; the programs of different strategies share most equations
     verified: set[Any] = field(default_factory=set)
+    #: what annotations spread to, by strategy
+    spread: dict[Strategy, Propagation] = field(default_factory=dict)
 
     def propagate(self, strategy: Strategy) -> Propagation:
         """Layouts for all values, propagated from the annotations with a strategy."""
-        return propagate(self.jaxpr.jaxpr, self.mesh, self.in_layouts, self.out_layouts, strategy)
+        return propagate(self.jaxpr.jaxpr, self.mesh, self.in_layouts, self.out_layouts, strategy, self.spread)
 
     def partition(self, propagation: Propagation) -> Partition:
         """The per-device program for the propagated layouts, after the communication passes."""
