@@ -76,6 +76,8 @@ class Strategy:
     evenly: bool = False
     #: the price of a reshard is divided among the equations of the same form that read the value
     together: bool = False
+    #: where no annotation reaches a result, operands are not moved to split it along a dimension of its own
+    whole_results: bool = False
     #: the price of resharding what a loop does not change is divided among its iterations: this happens once, before it
     once: bool = False
     #: stencils are computed in the tiles of the whole array, not in those of its interior
@@ -117,6 +119,10 @@ class Strategy:
             lines.append("products are split as evenly as they can be: the step is shorter so")
         if self.together:
             lines.append("what several equations of the same form read is laid out as is best for all of them together")
+        if self.whole_results:
+            lines.append(
+                "what no annotation splits stays whole where operands had to be moved to split it: less is sent so"
+            )
         if self.once:
             lines.append("what loops do not change may be gathered before them, and held so: less is sent so")
         if self.whole:

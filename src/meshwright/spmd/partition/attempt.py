@@ -11,6 +11,7 @@ from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.report import starts, totals
 from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.strategy import Strategy
+from meshwright.spmd.work import operations_of
 
 #: the cost of a new strategy must be below this fraction of the best one's
 GAIN = 0.97
@@ -55,6 +56,11 @@ class Attempt:
     @cached_property
     def estimate(self) -> int:
         return max(1, estimate(self.part.jaxpr.jaxpr))
+
+    @cached_property
+    def work(self) -> int:
+        """The number of operations of a device."""
+        return operations_of(self.part.jaxpr.jaxpr)
 
     @cached_property
     def ends(self) -> int:

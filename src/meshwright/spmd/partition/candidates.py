@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshwright.sharding import Layout, joined_reduction
@@ -40,7 +40,8 @@ def assignments(q: Question) -> Iterator[Assignment]:
     for i in range(len(sources)):
         order = [sources[i], *sources[:i], *sources[i + 1 :]]
         full = _merge(q, order)
-        more = [_merge(q, order, joins=True)] if q.rule.is_product else _moved(q, sources[i], full)
+        more: Iterable[Assignment] = () if q.unmoved else _moved(q, sources[i], full)
+        more = [_merge(q, order, joins=True)] if q.rule.is_product else more
         for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *more):
             # Once the axes of a major factor are dropped, those of a minor one may no longer form blocks.
             if variant not in seen and _fits(q, variant):

@@ -11,8 +11,9 @@ The search then tries more changes whose cost also shows only in the whole progr
 computed where a dimension had to be whole for that (sorts), splitting values that one annotation
 reaches along several dimensions along another one of them, splitting products along dimensions that nothing else is
 split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
-in the layouts that are best for all equations of the same form together, gathering what loops do not change once before
-them, completing the sums that loops stack in each step, and keeping sums in tiles.
+in the layouts that are best for all equations of the same form together, leaving whole what operands would be moved to
+split, gathering what loops do not change once before them, completing the sums that loops stack in each step, and
+keeping sums in tiles.
 Products are split with and without the first of these, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
@@ -65,6 +66,8 @@ WIDTH, SORTS, SHARE = 3, 9, 0.02
 NEIGHBOURS = 8
 #: the factor by which a step may take longer for less that is sent or held
 LONGER = 1.05
+#: the factor by which the operations of a device may increase where values are left whole
+REPEATED = 1.05
 #: products of time, bytes and memory whose ratio is at most this are equal
 EQUAL = 1.001
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
@@ -100,6 +103,7 @@ class _Search:
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best, self.unexchanged = turned, plain
         self.reshard_together()
+        self.leave_whole()
         self.gather_once()
         self.complete_in_steps()
         self.keep_tiles()
@@ -160,6 +164,16 @@ class _Search:
         before = self.best
         self.reconsider(before, replace(before.strategy, together=True))
         if self.best.price_with_starts > before.price_with_starts:
+            self.best = before
+
+    def leave_whole(self) -> None:
+        """Do not split what no annotation splits where operands are moved for it, if that is better, takes no longer
+        and repeats little.
+
+        What follows may be split so as well, until it is needed whole: tables that are filled and read by index."""
+        before = self.best
+        self.reconsider(before, replace(before.strategy, whole_results=True))
+        if self.best.price_with_starts > before.price_with_starts or self.best.work > REPEATED * before.work:
             self.best = before
 
     def gather_once(self) -> None:

@@ -71,6 +71,8 @@ class Question(NamedTuple):
     together: bool = False
     #: products are split as evenly as they can be
     evenly: bool = False
+    #: the axes of a dimension that is expensive to split do not move to others
+    unmoved: bool = False
     #: the factor over which sums need not be completed, as readers of the results read what each device has itself
     own: int | None = None
 
@@ -81,6 +83,7 @@ class Question(NamedTuple):
             evenly=strategy.evenly and self.rule.is_product,
             once=strategy.once and any(o.runs > 1 for o in self.operands),
             together=strategy.together and self.is_shared,
+            unmoved=strategy.whole_results and not self.rule.is_product and not any(self.targets),
         )
 
     @property
@@ -90,10 +93,14 @@ class Question(NamedTuple):
 
     def may_change(self, choice: Choice) -> bool:
         """Whether a strategy may lead to another choice: for products, where other equations of the same form read an
-        operand, and where an operand that stays the same for several runs meets one that is moved in each."""
+        operand, and where something is moved that meets an operand that stays the same for several runs, or an operand
+        is, to split a result that no annotation reaches."""
         chosen = zip(self.operands, choice.in_layouts, choice.versions)
         moved = any(layout != o.versions[n] for o, layout, n in chosen if not o.remade)
-        return self.rule.is_product or self.is_shared or (moved and any(o.runs > 1 for o in self.operands))
+        splits = not any(self.targets) and any(layout.axes_used for layout in choice.out_layouts)
+        summed = any(layout.partial for layout in choice.out_layouts)
+        often = any(o.runs > 1 for o in self.operands)
+        return self.rule.is_product or self.is_shared or (moved and splits) or (often and (moved or summed))
 
     def restricted(self, part: Part) -> Question:
         """The question restricted to one part of a rule."""
