@@ -15,9 +15,8 @@ from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
 from meshwright.spmd.origin import Sort
-from meshwright.spmd.partition import lookahead
-from meshwright.spmd.partition.attempt import price
-from meshwright.spmd.partition.lookahead import contests, neighbours
+from meshwright.spmd.partition.attempt import Attempt, price
+from meshwright.spmd.partition.lookahead import Search, contests, neighbours
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.report import collectives
@@ -94,21 +93,53 @@ def lookahead_off(part: Any) -> Any:
     return collectives(plain.jaxpr.jaxpr)
 
 
-def test_repeated_layers_are_one_decision(monkeypatch):
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list to which each search adds a 0."""
     tried: list[int] = []
-    found = lookahead.look_ahead
+    started = Search.__init__
 
-    partitioned = Planner.partition
-
-    def counted(planner: Planner) -> Any:
+    def counted(search: Search, planner: Planner) -> None:
         tried.append(0)
-        return found(planner)
+        started(search, planner)
+
+    monkeypatch.setattr(Search, "__init__", counted)
+    return tried
+
+
+def heat_step() -> Any:
+    """A stencil whose interior may also be computed in the rows of the whole array."""
+
+    def heat(u):
+        return u.at[1:-1].add(0.1 * (u[2:] - 2 * u[1:-1] + u[:-2]))
+
+    rows = NamedSharding(MESH, P("d"))
+    return mw.jit(heat, in_shardings=(rows,)).lower(of(1024, 16)).partition()
+
+
+def test_another_form_of_a_program_is_searched_once(monkeypatch):
+    """The form with interiors in whole arrays is not taken for one with dimensions in parts, too."""
+    tried = searches(monkeypatch)
+    assert heat_step().part.strategy.whole
+    assert len(tried) == 2
+
+
+def test_a_form_that_costs_the_same_is_not_searched(monkeypatch):
+    ran = []
+    run = Search.run
+    monkeypatch.setattr(Search, "run", lambda search: ran.append(0) or run(search))
+    monkeypatch.setattr(Attempt, "costs_as", lambda attempt, other: True)
+    assert not heat_step().part.strategy.whole
+    assert len(ran) == 1
+
+
+def test_repeated_layers_are_one_decision(monkeypatch):
+    tried = searches(monkeypatch)
+    partitioned = Planner.partition
 
     def partition(planner: Planner, propagation: Any) -> Any:
         tried[-1] += 1
         return partitioned(planner, propagation)
 
-    monkeypatch.setattr("meshwright.spmd.driver.look_ahead", counted)
     monkeypatch.setattr(Planner, "partition", partition)
     strategies = [language_model_step(layers)[0].part.strategy for layers in (1, 4)]
     assert strategies[0] == strategies[1] and strategies[0].later
@@ -412,7 +443,7 @@ def test_attention_along_a_split_dimension_moves_its_input_once():
 )
 def test_exchanges_that_make_a_step_much_longer_are_not_taken(seconds, costs, taken):
     """Fewer bytes and less memory are worth a step that is 5 % longer, and no more than that."""
-    search = object.__new__(lookahead._Search)
+    search = object.__new__(Search)
     search.in_tiles = lambda best: None
     search.best, search.unexchanged = SimpleNamespace(price=seconds, costs=costs), SimpleNamespace(price=1, costs=1)
     ways = {id(search.best): "exchanged", id(search.unexchanged): "plain"}

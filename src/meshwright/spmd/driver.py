@@ -25,7 +25,7 @@ from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.attempt import Attempt
-from meshwright.spmd.partition.lookahead import SEARCHED, look_ahead
+from meshwright.spmd.partition.lookahead import SEARCHED, Search
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.taken_apart import taken_apart_everywhere
@@ -130,21 +130,26 @@ def _planned(planner: Planner, strategy: Strategy) -> Partition:
 
 def _looked_ahead(planner: Planner) -> Partition:
     """The best plan for the program, including its alternative forms if it has any."""
-    found = look_ahead(planner)
+    search = Search(planner)
+    found = search.run()
     for form in (Strategy(whole=True), Strategy(blocks=True)):
-        found = _in_better_form(planner, planner, form, found)
-    if len(found.part.propagation.rules) <= SEARCHED:
+        variant = _variant(planner, form)
+        if variant is not planner and found.sent[1]:
+            other = Search(variant)
+            # What costs the same to begin with only takes as long to search.
+            if not other.as_written.costs_as(search.as_written):
+                found = _better_form(other.run(), form, found)
+    if len(found.part.propagation.rules) <= SEARCHED and found.sent[1]:
         form = Strategy(whole=found.strategy.whole, blocks=found.strategy.blocks)
-        found = _in_better_form(planner, _variant(planner, form), replace(form, apart=found.strategy), found)
+        usual = _variant(planner, form)
+        variant = _in_parts(usual, found.strategy)
+        if variant is not usual:
+            found = _better_form(Search(variant).run(), replace(form, apart=found.strategy), found)
     return found.part
 
 
-def _in_better_form(planner: Planner, usual: Planner, form: Strategy, found: Attempt) -> Attempt:
-    """The plan for another form of the program, if it has one and that is better than what was found for the usual."""
-    variant = _variant(planner, form)
-    if variant.jaxpr is usual.jaxpr or not found.sent[1]:
-        return found
-    other = look_ahead(variant)
+def _better_form(other: Attempt, form: Strategy, found: Attempt) -> Attempt:
+    """The plan for another form of the program, if it is better than what was found for the usual one."""
     # Peak estimates do not see what loops write in place.
     if other.is_better(found) and (not form.blocks or other.price * other.peak < found.price * found.peak):
         strategy = replace(other.strategy, whole=form.whole, blocks=form.blocks, apart=form.apart)

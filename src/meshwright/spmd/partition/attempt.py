@@ -15,6 +15,8 @@ from meshwright.spmd.work import operations_of
 
 #: the cost of a new strategy must be below this fraction of the best one's
 GAIN = 0.97
+#: products of time, bytes and memory whose ratio is at most this are equal
+EQUAL = 1.001
 #: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
 ROUGH = 1.6
 #: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
@@ -72,6 +74,10 @@ class Attempt:
     def costs(self) -> float:
         """The product of time, bytes and estimated memory."""
         return self.price_with_starts * self.sent[1] * self.estimate
+
+    def costs_as(self, other: Attempt) -> bool:
+        """Whether the costs are equal, up to ``EQUAL``."""
+        return max(self.costs, other.costs) <= EQUAL * min(self.costs, other.costs)
 
     def is_better(self, than: Attempt, more_bytes: float = 1.0, gain: float = GAIN) -> bool:
         """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak

@@ -31,7 +31,7 @@ from dataclasses import replace
 from meshwright.core.source import SourceLocation
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.origin import Sort
-from meshwright.spmd.partition.attempt import GAIN, Attempt
+from meshwright.spmd.partition.attempt import EQUAL, GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
@@ -68,18 +68,13 @@ NEIGHBOURS = 8
 LONGER = 1.05
 #: the factor by which the operations of a device may increase where values are left whole
 REPEATED = 1.05
-#: products of time, bytes and memory whose ratio is at most this are equal
-EQUAL = 1.001
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
 
 
-def look_ahead(planner: Planner) -> Attempt:
-    """The program partitioned with the best strategy that the search finds."""
-    return _Search(planner).run()
+class Search:
+    """The search for the best strategy for a program; ``as_written`` is the program without any."""
 
-
-class _Search:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         outcome = planner.propagate(AS_WRITTEN)
@@ -90,6 +85,7 @@ class _Search:
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Attempt:
+        """The program partitioned with the best strategy that is found."""
         while self.tries > 0 and self.improve():
             pass
         self.stay()
