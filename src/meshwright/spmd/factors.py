@@ -99,6 +99,24 @@ def contested_axes(
     return {axis: by_factor for axis, by_factor in places.items() if len(by_factor) > 1}
 
 
+@lru_cache(maxsize=8192)
+def clashing_axes(
+    dims: tuple[tuple[Axes, ...], ...], rule: ShardingRule, mesh: AbstractMesh
+) -> Mapping[int, Mapping[Axes, Sequence[int]]]:
+    """The factors that values laid out as ``dims`` split by other axes, neither of which begin the others: by these
+    axes, the positions of the values. Operands come first, then results."""
+    places: dict[int, dict[Axes, list[int]]] = {}
+    for i, (of, factors) in enumerate(zip(dims, (*rule.operands, *rule.results))):
+        for f, axes in factor_axes_of(of, factors, rule, mesh).items():
+            if rule.factors[f].kind != REPLICATED:
+                places.setdefault(f, {}).setdefault(axes, []).append(i)
+    return {f: by_axes for f, by_axes in places.items() if any(map(_clash, by_axes, [*by_axes][1:]))}
+
+
+def _clash(a: Axes, b: Axes) -> bool:
+    return any(x != y for x, y in zip(a, b))
+
+
 def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
     """The operand layouts from which the first result can be computed in the tiles of ``result`` alone.
 

@@ -25,7 +25,7 @@ from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import Part, ShardingRule
 from meshwright.spmd.custom import inferred
-from meshwright.spmd.factors import Axes, contested_axes
+from meshwright.spmd.factors import Axes, clashing_axes, contested_axes
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.origin import Annotation, Origins, Sort
 from meshwright.spmd.pins import pin
@@ -347,6 +347,15 @@ def contests_at(
         found = contested_axes(dims, part.rule, propagation.mesh)
         if found:  # literals have no axes
             yield part, {a: {f: [atoms[i] for i in at] for f, at in by.items()} for a, by in found.items()}  # type: ignore[misc]
+
+
+def clashes_at(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Mapping[Axes, Sequence[Atom]]]:
+    """For each factor that values of an equation split by axes that exclude each other, the values by these axes."""
+    for part in rule.parts:
+        atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
+        dims = tuple(propagation.layout(atom).dims for atom in atoms)
+        for by_axes in clashing_axes(dims, part.rule, propagation.mesh).values():
+            yield {axes: [atoms[i] for i in at] for axes, at in by_axes.items()}
 
 
 def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:

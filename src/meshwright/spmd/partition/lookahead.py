@@ -1,16 +1,15 @@
 """Lookahead: the search for the strategy with which a program is partitioned.
 
-Annotations conflict at an equation if each would place the same mesh axis on a different factor. Propagation resolves
-the conflict in favour of one of them, but the cost of that only shows in the rest of the program. So the program is
-partitioned both ways: for each conflict, the annotations of one sort propagate after all others, or before. Annotations
-of equal type and layout (as in repeated layers) are one sort, and one decision. The step times of the resulting
-programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
-changes.
+Annotations conflict at an equation if each would place the same mesh axis on a different factor, or other axes on the
+same one. Propagation resolves the conflict in favour of one of them, but the cost of that only shows in the rest of the
+program. So the program is partitioned both ways: for each conflict, the annotations of one sort propagate after all
+others, or before. Annotations of equal type and layout (as in repeated layers) are one sort, and one decision. The step
+times of the resulting programs, after the communication passes, are compared. No annotation is overridden: only the
+order of propagation changes.
 
 The search then tries more changes whose cost also shows only in the whole program: leaving results as they were
-computed where a dimension had to be whole for that (sorts), splitting values that one annotation
-reaches along several dimensions along another one of them, splitting products along dimensions that nothing else is
-split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
+computed where a dimension had to be whole for that (sorts), splitting values that one annotation reaches along several
+dimensions along another one of them, splitting products along dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
 in the layouts that are best for all equations of the same form together, leaving whole what operands would be moved to
 split, gathering what loops do not change once before them, completing the sums that loops stack in each step, and
 keeping sums in tiles.
@@ -29,8 +28,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from meshwright.core.source import SourceLocation
+from meshwright.ir.jaxpr import Atom
 from meshwright.sharding.rule import ShardingRule
-from meshwright.spmd.origin import Sort
+from meshwright.spmd.origin import Origins, Sort
 from meshwright.spmd.partition.attempt import EQUAL, GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
@@ -38,7 +38,7 @@ from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
-from meshwright.spmd.propagate import Propagation, contests_at, scanned
+from meshwright.spmd.propagate import Propagation, clashes_at, contests_at, scanned
 from meshwright.spmd.report import atoms_joined, collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, LARGEST, Strategy
 
@@ -295,7 +295,9 @@ def neighbours(part: Partition) -> list[Strategy]:
 
 
 def contests(part: Partition) -> Counter[Sort]:
-    """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis.
+    """For each sort of annotations, the bytes sent at equations where it conflicts with another sort.
+
+    They conflict over an axis, which each brings to another factor, or over a factor, to which each brings other axes.
 
     Between annotations of different priorities there is no conflict: the user said which one goes first.
     """
@@ -306,13 +308,20 @@ def contests(part: Partition) -> Counter[Sort]:
         met: dict[Sort, None] = {}  # in an order that all processes agree on: ties are decided by it
         for _, by_axis in contests_at(eqn, rule, part.propagation):
             for axis, by_factor in by_axis.items():
-                found = (origins.of(var, axis) for values in by_factor.values() for var in values)
-                causes = {(c.sort, c.priority_of(axis)): None for c in found if c is not None and c.sort is not None}
-                if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
-                    met.update((sort, None) for sort, _ in causes)
+                met |= _in_conflict(origins, ((var, axis) for values in by_factor.values() for var in values))
+        for by_axes in clashes_at(eqn, rule, part.propagation):
+            met |= _in_conflict(origins, ((var, axes[0]) for axes, values in by_axes.items() for var in values))
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort
+
+
+def _in_conflict(origins: Origins, brought: Iterable[tuple[Atom, str]]) -> dict[Sort, None]:
+    """The sorts of annotations that brought axes to values, if there are several, of one priority."""
+    found = ((origins.of(atom, axis), axis) for atom, axis in brought)
+    causes = {(c.sort, c.priority_of(axis)): None for c, axis in found if c is not None and c.sort is not None}
+    one = len(causes) > 1 and len({priority for _, priority in causes}) == 1
+    return {sort: None for sort, _ in causes if sort is not None} if one else {}
 
 
 def moved_for(part: Partition) -> Iterator[frozenset[ShardingRule]]:
