@@ -9,10 +9,11 @@ order of propagation changes.
 
 The search then tries more changes whose cost also shows only in the whole program: leaving results as they were
 computed where a dimension had to be whole for that (sorts), splitting values that one annotation reaches along several
-dimensions along another one of them, splitting products along dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
-in the layouts that are best for all equations of the same form together, leaving whole what operands would be moved to
-split, gathering what loops do not change once before them, completing the sums that loops stack in each step, and
-keeping sums in tiles.
+dimensions along another one of them, splitting products along dimensions that nothing else is split along (two
+all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values in the layouts
+that are best for all equations of the same form together, leaving whole what operands would be moved to split,
+gathering what loops do not change once before them, completing the sums that loops stack in each step, and keeping sums
+in tiles.
 Products are split with and without the first of these, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
