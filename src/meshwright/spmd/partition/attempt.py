@@ -43,8 +43,13 @@ class Attempt:
         return starts(self.part.jaxpr.jaxpr)
 
     @cached_property
+    def times(self) -> tuple[float, float]:
+        """The predicted seconds of a step, and those in which the links are busy."""
+        return times(self.part)
+
+    @property
     def price(self) -> float:
-        return price(self.part)
+        return _price(*self.times)
 
     @property
     def price_with_starts(self) -> float:
@@ -96,7 +101,16 @@ class Attempt:
         return new * self.ends < old * than.peak and new * self.peak < old * than.peak
 
 
+def times(part: Partition) -> tuple[float, float]:
+    """The predicted seconds of a step, and those in which the links are busy."""
+    time = step_time(part.jaxpr.jaxpr, part.mesh)
+    return time.seconds, time.links
+
+
 def price(part: Partition) -> float:
     """The predicted seconds of a step, plus a fraction (``HIDDEN``) of the seconds in which the links are busy."""
-    time = step_time(part.jaxpr.jaxpr, part.mesh)
-    return time.seconds + HIDDEN * time.links
+    return _price(*times(part))
+
+
+def _price(seconds: float, links: float) -> float:
+    return seconds + HIDDEN * links

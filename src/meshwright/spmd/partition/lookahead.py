@@ -257,10 +257,11 @@ class Search:
         return other if cheaper and other.is_better(best, MORE_BYTES) else None
 
     def improve(self) -> bool:
-        """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
+        """Move to the best neighbour of the current strategy that is cheaper and takes hardly longer; False if none."""
         tried = self.attempts(neighbours(self.best.part), min(self.tries, NEIGHBOURS))
         self.tries -= len(tried)
-        better = min(tried, key=lambda c: c.price, default=self.best)
+        quick = (c for c in tried if c.times[0] <= LONGER * self.best.times[0])
+        better = min(quick, key=lambda c: c.price, default=self.best)
         if better.price >= GAIN * self.best.price:
             return False
         self.best = better
