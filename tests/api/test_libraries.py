@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from types import SimpleNamespace
@@ -16,9 +17,9 @@ import meshwright.numpy as mnp
 from meshwright import custom_derivatives, dtypes, lax, lib
 from meshwright.core import source
 from meshwright.errors import DonationWarning, DTypeError, UnexpectedTracerError
-from meshwright.extend import source_info_util
+from meshwright.extend import linear_util, source_info_util
 from meshwright.extend.core import find_top_trace, primitives, set_current_trace, take_current_trace
-from meshwright.interpreters import ad
+from meshwright.interpreters import ad, xla
 
 
 @pytest.fixture
@@ -93,6 +94,16 @@ def test_primitives_of_functions_with_rules_are_those_of_equations():
     assert found[0] is primitives.custom_jvp_call_p
 
 
+def test_calls_are_primitives_that_interpreters_of_jaxprs_name():
+    closed = mw.make_jaxpr(lambda x, y: (x * y, mnp.sin(y)))(2.0, 3.0)
+    called = mw.jit(lambda x: primitives.closed_call_p.bind(x, 4.0, call_jaxpr=closed))(3.0)
+    assert [float(x) for x in called] == [12.0, np.sin(np.float32(4.0))]
+    fun = linear_util.wrap_init(lambda x: [x + 1, 2 * x])
+    assert [float(x) for x in primitives.call_p.bind(fun, 3.0)] == [4, 6]
+    names = {eqn.primitive for eqn in mw.make_jaxpr(mw.jit(mnp.sin))(1.0).eqns}
+    assert primitives.jit_p in names and not names & {primitives.call_p, primitives.closed_call_p}
+
+
 def test_tracers_of_a_derivative_are_told_from_others():
     found = []
 
@@ -119,6 +130,16 @@ def test_wrappers_have_the_attributes_of_their_functions(wrap):
         assert mw.jit(mw.grad(wrapped)).rate == 0.5
 
 
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("wrap", [mw.jit, mw.pmap, mw.vmap, mw.grad, mw.custom_jvp, mw.custom_vjp])
+def test_wrappers_have_the_signature_of_their_functions(wrap, follow):
+    def f(x, *, rate: float = 0.5):
+        return rate * x
+
+    assert inspect.signature(wrap(f), follow_wrapped=follow) == inspect.signature(f)
+    inspect.signature(type(wrap(f)))
+
+
 def test_wrappers_do_not_have_what_other_wrappers_keep():
     squared = mw.grad(lambda x: x**2)
     squared.tag = "of the user"
@@ -139,6 +160,44 @@ def test_a_pmap_on_one_device_runs_in_the_thread_of_its_caller_without_jit():
         both = mw.vmap(mw.pmap(lambda x: x * lax.pmax(x, "i"), axis_name="i"))(mnp.array([[2.0], [3.0]]))
     assert seen == [threading.get_ident()]
     assert got.tolist() == [[2.0, 4.0]] and both.tolist() == [[4.0], [9.0]]
+
+
+# --- types of a library -------------------------------------------------------------------------------------
+class Wrapper:
+    """A value of a library, which NumPy can read."""
+
+    def __init__(self, value):
+        self.value = np.asarray(value)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.value if dtype is None else self.value.astype(dtype)
+
+
+@pytest.fixture
+def wrapper():
+    tables = xla.canonicalize_dtype_handlers, mw.core.pytype_aval_mappings
+    for table in tables:
+        table[Wrapper] = table[np.ndarray]
+    yield Wrapper
+    for table in tables:
+        del table[Wrapper]
+
+
+def test_types_of_a_library_are_arrays_once_they_are_in_the_tables(wrapper):
+    x = wrapper([1.0, 2.0])
+    assert mw.typeof(x) == mw.core.pytype_aval_mappings[Wrapper](x) == mw.core.ShapedArray((2,), np.dtype("float32"))
+    assert mnp.add(x, x).tolist() == mw.jit(lambda x: 2 * x)(x).tolist() == [2, 4]
+    assert mw.grad(lambda x: mnp.sum(mnp.square(x)))(x).tolist() == [2, 4]
+    assert mw.vmap(lambda x: x + 1)(x).tolist() == lax.add(x, mnp.ones(2)).tolist() == [2, 3]
+    assert xla.canonicalize_dtype_handlers[np.ndarray](np.ones(2)).dtype == "float32"
+
+
+def test_other_types_are_not(refuses):
+    assert Wrapper not in xla.canonicalize_dtype_handlers and Wrapper not in mw.core.pytype_aval_mappings
+    with refuses(TypeError, "Wrapper"):
+        mw.jit(lambda x: x)(Wrapper(1.0))
+    with refuses(TypeError, "function for a class"):
+        xla.canonicalize_dtype_handlers[np.ndarray] = None
 
 
 # --- types and numbers --------------------------------------------------------------------------------------

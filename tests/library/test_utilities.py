@@ -191,3 +191,12 @@ def test_check_grads_of_complex_functions_and_second_order() -> None:
         mw.test_util.check_grads(lambda z: mnp.exp(z) * z, (z,), 2)
     with pytest.raises(mw.errors.ArgumentError, match="float or complex"):
         mw.test_util.check_grads(mnp.sin, (np.arange(3),), 1)
+
+
+@pytest.mark.parametrize("atol", [None, 0.01, 0.5])
+def test_check_grads_near_another_branch_and_where_functions_bend(atol: float | None) -> None:
+    near = mnp.float32(0.001)  # a long step ends in the other branch
+    mw.test_util.check_grads(lambda x: mnp.where(x > 0, 5 * x, -70 * x), (near,), 1, atol=atol)
+    mw.test_util.check_grads(lambda x: mnp.sin(300 * x), (mnp.float32(0.2),), 1, atol=atol)
+    with pytest.raises(mw.errors.VerificationError):
+        mw.test_util.check_grads(lambda x: mnp.sin(300 * x), (mnp.float32(0.2),), 1, atol=atol, eps=0.005)

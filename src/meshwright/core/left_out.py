@@ -107,7 +107,7 @@ NAMES: dict[str, dict[str, str]] = {
         "unsafe_.*_DO_NOT_USE": _INSIDE,
     },
     "extend.core.primitives": {
-        "(add_jaxvals|after_all|call|closed_call|create_token|device_put|empty2|get|hessenberg|householder_product|"
+        "(add_jaxvals|after_all|create_token|device_put|empty2|get|hessenberg|householder_product|"
         "random_(fold_in|seed|split)|schur|swap|tridiagonal)_p": (
             "that is a function of other ops here; call it instead"
         ),
@@ -138,7 +138,7 @@ NAMES: dict[str, dict[str, str]] = {
         ".*_rules?|dce_jaxpr_consts": "rules of primitives are those of interpreters.ad, batching and mlir",
     },
     "interpreters.pxla": {"create_compile_options": "use compiler_options of jit"},
-    "interpreters.xla": {"Backend": "use meshwright.devices()", "canonicalize_dtype_handlers": _INSIDE},
+    "interpreters.xla": {"Backend": "use meshwright.devices()"},
     "profiler": {"register_subprocess": "record a profile in each process"},
     "ref": {},
     "scipy.linalg": {"fiedler_companion": "use numpy.roots of the polynomial, or SciPy's outside of the program"},

@@ -27,7 +27,7 @@ _FIELDS = {"fun_name": "name", "label": "name", "jaxpr": "call_jaxpr"}
 #: by JAX's name: a function of the operands and of JAX's parameters, where these are not the op's
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 #: primitives without an op that have several results
-_SEVERAL = frozenset({"approx_top_k", "split", "unstack"})
+_SEVERAL = frozenset({"approx_top_k", "call", "closed_call", "split", "unstack"})
 
 
 class OpPrimitive(Primitive):
