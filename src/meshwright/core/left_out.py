@@ -126,7 +126,7 @@ NAMES: dict[str, dict[str, str]] = {
     "interpreters.mlir": {
         "(.*Context|.*Lowering.*|lower_jaxpr_.*|core_call_lowering|jaxpr_subcomp|lowerable_effects|"
         "DEVICE_TO_DEVICE_TYPE|(RECV_FROM|SEND_TO)_HOST_TYPE|ConstantHandler|Mesh|MeshAxisName|Token(Set)?|token_type|"
-        "Value|aval_to_ir_types|dense_int_.*|emit_python_callback|flatten_ir_.*|unflatten_ir_.*|i32_attr|i64_attr|"
+        "Value|aval_to_ir_types|dense_int_.*|flatten_ir_.*|unflatten_ir_.*|i32_attr|i64_attr|"
         "ir_attribute|ir_constants|ir_tree_registry|ir_type_handlers|make_ir_context|merge_mlir_modules|module_to_.*|"
         "register_constant_handler|shape_tensor)": (
             "that is inside of JAX; rules get ctx, values of jaxlib.mlir and parameters, and may call lower_fun, "

@@ -26,12 +26,13 @@ from meshwright.ops.shape.slice_pad import slice_in_dim
 
 # --- shape --------------------------------------------------------------------------------------------------
 def shape(a: Any) -> tuple[int, ...]:
-    """The shape of ``a``.
+    """The shape of ``a``, which may also be a type, or another library's array that has one.
 
     >>> shape([[1, 2]])
     (1, 2)
     """
-    return typeof(asarray(a)).shape
+    sizes = getattr(a, "shape", None)
+    return sizes if isinstance(sizes, tuple) else typeof(asarray(a)).shape
 
 
 def ndim(a: Any) -> int:
