@@ -20,8 +20,8 @@ from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, mesh_of_
 class ShapeDtypeStruct(Typed):
     """The type of an array: stands for an array wherever only its type matters.
 
-    ``dtype`` is the one that was asked for. Where it has 64 bits and ``enable_x64`` is off, functions take the struct as
-    they take a NumPy array of that dtype: for one of 32 bits.
+    ``dtype`` is the one that was asked for. Where it has 64 bits and ``enable_x64`` is off, functions take the struct
+    for one of 32 bits, as they take NumPy arrays.
     """
 
     __slots__ = ("_asked", "_narrow", "named_shape", "sharding")

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
+from meshwright.numpy.axes import elements_of, normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import as_operand, as_positions
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
@@ -56,8 +56,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
 
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
     """``new`` with -1 replaced by the remaining size."""
-    sizes = new if isinstance(new, (tuple, list)) or getattr(new, "ndim", 0) == 1 else (new,)
-    shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
+    shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in elements_of(new)]
     unknown = [i for i, s in enumerate(shape) if s == -1]
     if len(unknown) > 1 or any(s < -1 for s in shape):
         raise ShapeError(f"reshape: shape {tuple(shape)} may have one -1 and otherwise sizes of 0 or more")

@@ -36,6 +36,7 @@ class OpPrimitive(Primitive):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._op_class: type[Op] | None = REGISTRY.get(_OURS.get(name, name))
+        self.call_primitive = name in ("call", "closed_call")
         several = name in _SEVERAL if self._op_class is None else self._op_class.multiple_results
         self.multiple_results = several if isinstance(several, bool) else True
 

@@ -71,3 +71,12 @@ canonicalize_dtype_handlers: MutableMapping[type, Handler] = _Conversions(_conve
 #: ``jax.core.pytype_aval_mappings``: by type, a function that gives the type of an array of such a value; a type that
 #: is in this table alone is not taken
 pytype_aval_mappings: MutableMapping[type, Handler] = _PythonTypes(lambda x: typeof(_converted(x)))
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Whether functions take ``x`` as an array: ``jax.core.valid_jaxtype``."""
+    try:
+        typeof(x)
+    except ArgumentTypeError:
+        return False
+    return True
