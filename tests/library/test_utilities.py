@@ -115,6 +115,23 @@ def test_segments(kind: str, rows: np.ndarray, number: int | None) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("ids", [[0, 2, 1, 0], [[0, 2], [1, 1]], [[0], [2]], [[2, 0]], [1]])
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+def test_segments_of_rows_that_are_broadcast(kind: str, ids: Any) -> None:
+    taken = 0
+    for shape in ((), (1,), (2,), (4,), (1, 2), (2, 1), (2, 2), (2, 2, 3), (1, 1, 3), (4, 3), (3,)):
+        rows = np.arange(1.0, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+        try:
+            want = getattr(jax.ops, f"segment_{kind}")(rows, jax.numpy.array(ids), 3)
+        except ValueError:
+            with pytest.raises(mw.errors.ShapeError, match="do not number"):
+                getattr(mw.ops, f"segment_{kind}")(rows, mnp.array(ids), 3)
+            continue
+        np.testing.assert_array_equal(getattr(mw.ops, f"segment_{kind}")(rows, mnp.array(ids), 3), want)
+        taken += 1
+    assert taken > 3
+
+
 def test_negative_segments_do_not_count_from_the_end() -> None:
     ids = np.array([0, 2, -1, 2, 7], np.int8)
     for mode in ("drop", "clip"):

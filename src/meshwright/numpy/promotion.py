@@ -31,7 +31,7 @@ from meshwright.errors import (
     TypePromotionError,
 )
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, FOREIGN, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, typeof
 from meshwright.ops.elementwise.conversion import convert, warn_of_lost_parts
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
@@ -111,8 +111,10 @@ def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array")
 
 
 def scalar_like(value: Any, x: Any) -> Any:
-    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is."""
+    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is; of traced values, what is traced."""
     aval = typeof(x)
+    if isinstance(value, Tracer):
+        return convert(value, aval.dtype, aval.weak_type)
     if aval.weak_type:
         for kind, dtype in (_WIDE if config.enable_x64 else _WEAK).items():
             if dtype == aval.dtype:
