@@ -38,6 +38,12 @@ def _moved(values: Any, direction: Any, by: float) -> Any:
     return trees.map(lambda x, d: x + by * d, values, direction)
 
 
+def _differences(f: Callable[..., Any], args: Any, direction: Any, step: float) -> Any:
+    """The central differences of ``f`` at ``args``."""
+    above, below = f(*_moved(args, direction, step)), f(*_moved(args, direction, -step))
+    return trees.map(lambda a, b: (a - b) / (2 * step), above, below)
+
+
 def _inner(a: Any, b: Any) -> float:
     """The inner product of two pytrees as real vectors."""
     pairs = zip(trees.leaves(a), trees.leaves(b))
@@ -52,11 +58,29 @@ def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[fl
 
 def _settings(
     args: Sequence[Any], atol: float | None, rtol: float | None, eps: float | None, err_msg: str
-) -> tuple[tuple[Any, ...], str, float, float, float]:
-    """The arguments, the prefix of messages, the tolerances, and the step of finite differences."""
+) -> tuple[tuple[Any, ...], str, float, float, tuple[float, ...]]:
+    """The arguments, the prefix of messages, the tolerances, and the steps of finite differences to try.
+
+    A long step is exact for functions that are nearly linear, whose differences rounding would hide; a short one for
+    those that bend, or have another branch near by.
+    """
     args = tuple(args)
+    usual = _tolerances(args, None, None)[0]
     atol, rtol = _tolerances(args, atol, rtol)
-    return args, f"{err_msg}: " if err_msg else "", atol, rtol, eps if eps is not None else atol / 2
+    steps = (usual / 2, usual / 100) if eps is None else (eps,)
+    return args, f"{err_msg}: " if err_msg else "", atol, rtol, steps
+
+
+def _compare_slopes(
+    what: str, got: Any, slope: Callable[[float], Any], steps: Sequence[float], atol: float, rtol: float
+) -> None:
+    """Compare with the ``slope`` by finite differences, at the first of the ``steps`` that agrees, or else the last."""
+    for step in steps[:-1]:
+        try:
+            return _compare(what, got, slope(step), atol, rtol)
+        except VerificationError:
+            continue
+    _compare(what, got, slope(steps[-1]), atol, rtol)
 
 
 def _compare(what: str, got: Any, want: Any, atol: float, rtol: float) -> None:
@@ -81,12 +105,11 @@ def check_jvp(
     Example:
       >>> mw.test_util.check_jvp(jnp.sin, lambda x, t: mw.jvp(jnp.sin, x, t), (jnp.array([0.5, 2.0]),))
     """
-    args, prefix, atol, rtol, step = _settings(args, atol, rtol, eps, err_msg)
+    args, prefix, atol, rtol, steps = _settings(args, atol, rtol, eps, err_msg)
     tangents = _random_like(np.random.default_rng(0), args)
     out, out_tangents = f_jvp(args, tangents)
     _compare(prefix + "check_jvp: the primal result", out, f(*args), atol, rtol)
-    above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
-    _compare(prefix + "check_jvp", out_tangents, trees.map(lambda a, b: (a - b) / (2 * step), above, below), atol, rtol)
+    _compare_slopes(prefix + "check_jvp", out_tangents, lambda s: _differences(f, args, tangents, s), steps, atol, rtol)
 
 
 def check_vjp(
@@ -101,15 +124,18 @@ def check_vjp(
     Example:
       >>> mw.test_util.check_vjp(jnp.sin, lambda x: mw.vjp(jnp.sin, x), (jnp.array([0.5, 2.0]),))
     """
-    args, prefix, atol, rtol, step = _settings(args, atol, rtol, eps, err_msg)
+    args, prefix, atol, rtol, steps = _settings(args, atol, rtol, eps, err_msg)
     rng = np.random.default_rng(1)
     tangents = _random_like(rng, args)
     out, pullback = f_vjp(*args)
     _compare(prefix + "check_vjp: the primal result", out, f(*args), atol, rtol)
     cotangents = _random_like(rng, out)
-    above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
-    expected = _inner(trees.map(lambda a, b: (a - b) / (2 * step), above, below), cotangents)
-    _compare(prefix + "check_vjp", _inner(tangents, pullback(cotangents)), expected, atol, rtol)
+    got = _inner(tangents, pullback(cotangents))
+
+    def slope(step: float) -> float:
+        return _inner(_differences(f, args, tangents, step), cotangents)
+
+    _compare_slopes(prefix + "check_vjp", got, slope, steps, atol, rtol)
 
 
 def check_grads(
@@ -123,7 +149,7 @@ def check_grads(
       order: the highest order of derivatives to check.
       modes: ``"fwd"`` (:func:`jvp <meshwright.jvp>`), ``"rev"`` (:func:`vjp <meshwright.vjp>`), or both.
       atol, rtol: tolerances; by default a little over the cube root of the dtype's precision.
-      eps: the step of the differences.
+      eps: the step of the differences; by default a long one and, where that does not agree, a short one.
 
     Raises:
       VerificationError: a derivative differs.

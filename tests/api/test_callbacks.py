@@ -377,8 +377,7 @@ def test_bad_calls(refuses):
         mw.pure_callback(np.sin, 3, X)
     with refuses(TypeError, "expected a function"):
         mw.io_callback(3, X, X)
-    with pytest.warns(mw.errors.DTypeWarning):
-        wide = mw.ShapeDtypeStruct((), np.float64)
+    wide = mw.ShapeDtypeStruct((), np.float64)
     with refuses(ValueError, "float64", "enable_x64"):
         mw.pure_callback(np.sin, wide, X)
     with refuses(TypeError, "sharding", "SingleDeviceSharding"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import jax
@@ -16,9 +18,9 @@ import meshwright.numpy as mnp
 from meshwright import custom_derivatives, dtypes, lax, lib
 from meshwright.core import source
 from meshwright.errors import DonationWarning, DTypeError, UnexpectedTracerError
-from meshwright.extend import source_info_util
+from meshwright.extend import linear_util, source_info_util
 from meshwright.extend.core import find_top_trace, primitives, set_current_trace, take_current_trace
-from meshwright.interpreters import ad
+from meshwright.interpreters import ad, xla
 
 
 @pytest.fixture
@@ -93,6 +95,17 @@ def test_primitives_of_functions_with_rules_are_those_of_equations():
     assert found[0] is primitives.custom_jvp_call_p
 
 
+def test_calls_are_primitives_that_interpreters_of_jaxprs_name():
+    closed = mw.make_jaxpr(lambda x, y: (x * y, mnp.sin(y)))(2.0, 3.0)
+    called = mw.jit(lambda x: primitives.closed_call_p.bind(x, 4.0, call_jaxpr=closed))(3.0)
+    assert [float(x) for x in called] == [12.0, np.sin(np.float32(4.0))]
+    fun = linear_util.wrap_init(lambda x: [x + 1, 2 * x])
+    assert [float(x) for x in primitives.call_p.bind(fun, 3.0)] == [4, 6]
+    names = {eqn.primitive for eqn in mw.make_jaxpr(mw.jit(mnp.sin))(1.0).eqns}
+    assert primitives.call_p.call_primitive and not lax.add_p.call_primitive
+    assert primitives.jit_p in names and not names & {primitives.call_p, primitives.closed_call_p}
+
+
 def test_tracers_of_a_derivative_are_told_from_others():
     found = []
 
@@ -119,6 +132,16 @@ def test_wrappers_have_the_attributes_of_their_functions(wrap):
         assert mw.jit(mw.grad(wrapped)).rate == 0.5
 
 
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("wrap", [mw.jit, mw.pmap, mw.vmap, mw.grad, mw.custom_jvp, mw.custom_vjp])
+def test_wrappers_have_the_signature_of_their_functions(wrap, follow):
+    def f(x, *, rate: float = 0.5):
+        return rate * x
+
+    assert inspect.signature(wrap(f), follow_wrapped=follow) == inspect.signature(f)
+    inspect.signature(type(wrap(f)))
+
+
 def test_wrappers_do_not_have_what_other_wrappers_keep():
     squared = mw.grad(lambda x: x**2)
     squared.tag = "of the user"
@@ -139,6 +162,193 @@ def test_a_pmap_on_one_device_runs_in_the_thread_of_its_caller_without_jit():
         both = mw.vmap(mw.pmap(lambda x: x * lax.pmax(x, "i"), axis_name="i"))(mnp.array([[2.0], [3.0]]))
     assert seen == [threading.get_ident()]
     assert got.tolist() == [[2.0, 4.0]] and both.tolist() == [[4.0], [9.0]]
+
+
+# --- types of a library -------------------------------------------------------------------------------------
+class Wrapper:
+    """A value of a library, which NumPy can read."""
+
+    def __init__(self, value):
+        self.value = np.asarray(value)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.value if dtype is None else self.value.astype(dtype)
+
+
+@pytest.fixture
+def wrapper():
+    tables = xla.canonicalize_dtype_handlers, mw.core.pytype_aval_mappings
+    for table in tables:
+        table[Wrapper] = table[np.ndarray]
+    yield Wrapper
+    for table in tables:
+        del table[Wrapper]
+
+
+def test_types_of_a_library_are_arrays_once_they_are_in_the_tables(wrapper):
+    x = wrapper([1.0, 2.0])
+    assert mw.typeof(x) == mw.core.pytype_aval_mappings[Wrapper](x) == mw.core.ShapedArray((2,), np.dtype("float32"))
+    assert mnp.add(x, x).tolist() == mw.jit(lambda x: 2 * x)(x).tolist() == [2, 4]
+    assert mw.grad(lambda x: mnp.sum(mnp.square(x)))(x).tolist() == [2, 4]
+    assert mw.vmap(lambda x: x + 1)(x).tolist() == lax.add(x, mnp.ones(2)).tolist() == [2, 3]
+    assert xla.canonicalize_dtype_handlers[np.ndarray](np.ones(2)).dtype == "float32"
+
+
+class Parameter:
+    """A wrapper of a library of layers: it stands for an array, and passes on the array's attributes."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __jax_array__(self):
+        return self.value
+
+    def __getattr__(self, name):
+        if name == "value":
+            raise AttributeError(name)
+        return getattr(self.value, name)
+
+
+#: functions of an array and a wrapper
+OF_WRAPPERS = {
+    "dot": mnp.dot,
+    "add": mnp.add,
+    "power": mnp.power,
+    "where": lambda x, w: mnp.where(x > 1, x, w),
+    "concatenate": lambda x, w: mnp.concatenate([x, w]),
+    "stack": lambda x, w: mnp.stack([w, x]),
+    "sum": lambda x, w: mnp.sum(w),
+    "max": lambda x, w: mnp.max(w),
+    "einsum": lambda x, w: mnp.einsum("i,j->ij", x, w),
+    "sin": lambda x, w: mnp.sin(w),
+    "clip": lambda x, w: mnp.clip(x, 0, w),
+    "softmax": lambda x, w: x * mw.nn.softmax(w),
+    "relu": lambda x, w: mw.nn.relu(w),
+    "logsumexp": lambda x, w: mw.nn.logsumexp(w),
+    "norm": lambda x, w: mnp.linalg.norm(w),
+    "at": lambda x, w: x.at[:].set(w),
+    "reshape": lambda x, w: mnp.reshape(w, (3, 1)),
+    "operator": lambda x, w: x * w,
+    "convolve": mnp.convolve,
+    "matmul": mnp.matmul,
+    "asarray": lambda x, w: mnp.asarray(w),
+}
+#: what takes arrays alone
+REFUSES_WRAPPERS = {
+    "jit": lambda x, w: mw.jit(lambda y: 2 * y)(w),
+    "lax": lax.mul,
+    "scan": lambda x, w: lax.scan(lambda c, y: (c + y, c), 0.0, w)[0],
+    "cond": lambda x, w: lax.cond(True, lambda y: 2 * y, lambda y: y, w),
+    "grad": lambda x, w: mw.grad(lambda y: (y * y).sum())(w),
+    "vmap": lambda x, w: mw.vmap(lambda y: 2 * y)(w),
+    "checkpoint": lambda x, w: mw.checkpoint(lambda y: 2 * y)(w),
+    "stop_gradient": lambda x, w: lax.stop_gradient(w) + x,
+}
+TRANSFORMED = {
+    "jit": lambda f: mw.jit(f),
+    "grad": lambda f: mw.grad(lambda y: mnp.sum(f(y))),
+    "jit of grad": lambda f: mw.jit(mw.grad(lambda y: mnp.sum(f(y)))),
+    "vmap": lambda f: lambda y: mw.vmap(f)(mnp.stack([y, y + 1])),
+    "linearize": lambda f: lambda y: mw.linearize(f, y)[1](y),
+}
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize("name", OF_WRAPPERS)
+def test_wrappers_of_traced_values_are_what_they_wrap(name, transformed):
+    x, f, wrap = mnp.array([1.0, 2.0, 3.0]), OF_WRAPPERS[name], TRANSFORMED[transformed]
+    got, want = wrap(lambda y: f(x, Parameter(y)))(x), wrap(lambda y: f(x, y))(x)
+    np.testing.assert_array_equal(got, want)
+    assert got.dtype == want.dtype
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize("name", REFUSES_WRAPPERS)
+def test_wrappers_are_no_constants(name, transformed):
+    x, f, wrap = mnp.array([1.0, 2.0, 3.0]), REFUSES_WRAPPERS[name], TRANSFORMED[transformed]
+    with pytest.raises(TypeError):
+        wrap(lambda y: f(x, Parameter(y)))(x)
+
+
+def test_traced_values_can_be_referred_to_weakly():
+    seen = []
+
+    def f(x):
+        seen.append(weakref.ref(x)() is x)
+        return 2 * x
+
+    for wrap in (mw.jit, mw.grad, mw.linearize, mw.checkpoint):
+        wrap(f)(1.0) if wrap is not mw.linearize else wrap(f, 1.0)
+    mw.vmap(f)(mnp.ones(2))
+    assert seen == [True] * 5
+
+
+def test_options_are_read_as_a_dict():
+    with mw.enable_x64(True):
+        assert mw.config.x64_enabled and mw.config.values["jax_enable_x64"]
+    values = mw.config.values
+    assert not values["jax_enable_x64"] and values["jax_platforms"] == "cpu"
+    values["jax_enable_x64"] = True
+    assert not mw.config.enable_x64
+    assert values.keys() >= {"jax_threefry_partitionable", "jax_numpy_rank_promotion", "jax_debug_nans"}
+
+
+class Sizes:
+    """A shape of another library."""
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def __iter__(self):
+        return iter(self.sizes)
+
+    def __len__(self):
+        return len(self.sizes)
+
+
+@pytest.mark.parametrize("sizes", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    "kind", [lambda s: Sizes(*s), iter, lambda s: dict.fromkeys(s).keys(), lambda s: np.array(s, int)]
+)
+def test_shapes_are_anything_that_can_be_iterated_over(kind, sizes):
+    key, x = mw.random.key(0), mnp.arange(float(np.prod(sizes)))
+    for make in (
+        mnp.zeros,
+        lambda s: mw.random.normal(key, s),
+        lambda s: mnp.broadcast_to(1.0, s),
+        lambda s: mnp.reshape(x, s),
+        x.reshape,
+        lambda s: mnp.full_like(x, 1, shape=s),
+        lambda s: mw.nn.initializers.normal()(key, s),
+    ):
+        assert make(kind(sizes)).shape == sizes
+
+
+@pytest.mark.parametrize("sizes", [np.array([2.0, 3.0]), np.array([2.5]), {2: 2.5}.values(), "23", [2.0]])
+def test_sizes_are_integers(sizes):
+    for make in (mnp.zeros, lambda s: mw.random.normal(mw.random.key(0), s), lambda s: mnp.reshape(mnp.ones(6), s)):
+        with pytest.raises(TypeError):
+            make(sizes)
+
+
+def test_what_is_taken_as_an_array():
+    arrays = [1, 2.5, True, 1j, np.ones(2), np.float32(1), mnp.ones(2), mw.random.key(0)]
+    others = ["a", None, [1.0], (1,), {}, object(), np.array("a"), np.array(None)]
+    assert [mw.core.valid_jaxtype(x) for x in arrays + others] == [True] * len(arrays) + [False] * len(others)
+    assert mw.jit(lambda x: float(mw.core.valid_jaxtype(x)))(1.0) == 1
+
+
+def test_shapes_of_what_has_one():
+    for x in (mw.ShapeDtypeStruct((3, 4), "float32"), SimpleNamespace(shape=(3, 4)), Wrapper(np.ones((3, 4)))):
+        assert (mnp.shape(x), mnp.ndim(x), mnp.size(x), mnp.size(x, 1)) == ((3, 4), 2, 12, 4)
+
+
+def test_other_types_are_not(refuses):
+    assert Wrapper not in xla.canonicalize_dtype_handlers and Wrapper not in mw.core.pytype_aval_mappings
+    with refuses(TypeError, "Wrapper"):
+        mw.jit(lambda x: x)(Wrapper(1.0))
+    with refuses(TypeError, "function for a class"):
+        xla.canonicalize_dtype_handlers[np.ndarray] = None
 
 
 # --- types and numbers --------------------------------------------------------------------------------------

@@ -583,3 +583,29 @@ def test_zeros_are_made_arrays():
     np.testing.assert_array_equal(zero.instantiate(), np.zeros((2, 3), "int8"))
     assert mw.jit(lambda x: x + ad.Zero(mw.typeof(x)).instantiate())(np.ones(3, "float32")).tolist() == [1, 1, 1]
     assert ad.Zero(mw.typeof(mw.random.key(0))).instantiate().dtype == mw.dtypes.float0
+
+
+# --- Python functions in rules ------------------------------------------------------------------------------
+@pytest.mark.parametrize("effect", [False, True])
+def test_rules_may_call_python(effect):
+    called, p = [], Primitive(f"hosted_{effect}")
+    p.multiple_results = True
+    p.def_abstract_eval(lambda x, y: [x, y])
+
+    def host(x, y):
+        called.append((type(x), x.shape))
+        return x + 1, y * 2
+
+    def rule(ctx, *values):
+        outs, token, keepalive = mlir.emit_python_callback(
+            ctx, host, None, values, ctx.avals_in, ctx.avals_out, has_side_effect=effect, sharding=None
+        )
+        ctx.module_context.add_keepalive(keepalive)
+        assert token is None
+        return outs
+
+    mlir.register_lowering(p, rule)
+    f = mw.jit(lambda x, y: p.bind(x, y))
+    a, b = f(mnp.arange(3.0), mnp.ones((2, 2), int))
+    assert a.tolist() == [1, 2, 3] and b.tolist() == [[2, 2], [2, 2]] and called
+    assert all(issubclass(kind, np.ndarray) for kind, _ in called)

@@ -115,6 +115,23 @@ def test_segments(kind: str, rows: np.ndarray, number: int | None) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("ids", [[0, 2, 1, 0], [[0, 2], [1, 1]], [[0], [2]], [[2, 0]], [1]])
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+def test_segments_of_rows_that_are_broadcast(kind: str, ids: Any) -> None:
+    taken = 0
+    for shape in ((), (1,), (2,), (4,), (1, 2), (2, 1), (2, 2), (2, 2, 3), (1, 1, 3), (4, 3), (3,)):
+        rows = np.arange(1.0, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+        try:
+            want = getattr(jax.ops, f"segment_{kind}")(rows, jax.numpy.array(ids), 3)
+        except ValueError:
+            with pytest.raises(mw.errors.ShapeError, match="do not number"):
+                getattr(mw.ops, f"segment_{kind}")(rows, mnp.array(ids), 3)
+            continue
+        np.testing.assert_array_equal(getattr(mw.ops, f"segment_{kind}")(rows, mnp.array(ids), 3), want)
+        taken += 1
+    assert taken > 3
+
+
 def test_negative_segments_do_not_count_from_the_end() -> None:
     ids = np.array([0, 2, -1, 2, 7], np.int8)
     for mode in ("drop", "clip"):
@@ -191,3 +208,12 @@ def test_check_grads_of_complex_functions_and_second_order() -> None:
         mw.test_util.check_grads(lambda z: mnp.exp(z) * z, (z,), 2)
     with pytest.raises(mw.errors.ArgumentError, match="float or complex"):
         mw.test_util.check_grads(mnp.sin, (np.arange(3),), 1)
+
+
+@pytest.mark.parametrize("atol", [None, 0.01, 0.5])
+def test_check_grads_near_another_branch_and_where_functions_bend(atol: float | None) -> None:
+    near = mnp.float32(0.001)  # a long step ends in the other branch
+    mw.test_util.check_grads(lambda x: mnp.where(x > 0, 5 * x, -70 * x), (near,), 1, atol=atol)
+    mw.test_util.check_grads(lambda x: mnp.sin(300 * x), (mnp.float32(0.2),), 1, atol=atol)
+    with pytest.raises(mw.errors.VerificationError):
+        mw.test_util.check_grads(lambda x: mnp.sin(300 * x), (mnp.float32(0.2),), 1, atol=atol, eps=0.005)

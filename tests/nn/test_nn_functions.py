@@ -187,7 +187,7 @@ def test_attention(key_heads: int, causal: bool) -> None:
 def test_attention_errors_and_dtype() -> None:
     x = mnp.ones((1, 3, 2, 4), "bfloat16")
     assert nn.dot_product_attention(x, x, x).dtype.name == "bfloat16"
-    with pytest.raises(ShapeError, match="heads a multiple of key heads"):
+    with pytest.raises(ShapeError, match="heads must be a multiple of key heads"):
         nn.dot_product_attention(x, mnp.ones((1, 3, 3, 4)), mnp.ones((1, 3, 3, 4)))
 
 

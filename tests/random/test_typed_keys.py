@@ -191,6 +191,16 @@ def test_shapes_of_keys():
     assert out.shape == (3,) and str(out.dtype) == "key<fry>"
 
 
+def test_keys_are_close_if_they_are_equal():
+    def found(p, q):
+        a, b = p.random.split(p.random.key(0), 3), p.random.key(1)
+        pairs = [(a, a), (a, b), (b, b), (a[1], a)]
+        tests = [q.isclose, q.allclose, q.array_equal, q.isin, lambda x, y: q.isin(x, y, invert=True)]
+        return [np.asarray(test(*pair)).tolist() for test in tests for pair in pairs]
+
+    assert found(mw, mnp) == found(jax, jnp)
+
+
 def test_keys_are_leaves():
     key = mw.random.key(0)
     assert mw.tree.leaves({"a": key}) == [key] and mw.device_get(key) is key

@@ -125,12 +125,24 @@ def test_vmap_outside_and_inside():
     assert said == "at mapped index 1: got 4.0\nat mapped index 2: got 9.0"
     assert said == jax.vmap(jax_checkify.checkify(theirs))(X)[0].get().replace(" (`check` failed)", "")
     assert mw.vmap(checkify.checkify(f))(X / 10)[0].get() is None
-    assert checkify.checkify(mw.vmap(f))(X)[0].get() == "at mapped index 1: got 4.0"
-    assert mw.jit(checkify.checkify(mw.vmap(mw.vmap(f))))(X.reshape(3, 1))[0].get() == "at mapped index 1, 0: got 4.0"
+    assert checkify.checkify(mw.vmap(f))(X)[0].get() == "got 4.0 (at mapped index 1)"
+    assert mw.jit(checkify.checkify(mw.vmap(mw.vmap(f))))(X.reshape(3, 1))[0].get() == "got 4.0 (at mapped index 1, 0)"
     assert checkify.checkify(mw.vmap(f))(X[:0])[0].get() is None
-    assert mw.vmap(checkify.checkify(mw.vmap(f)))(X.reshape(3, 1))[0].get().startswith("at mapped index 1, 0: got 4.0")
+    said = mw.vmap(checkify.checkify(mw.vmap(f)))(X.reshape(3, 1))[0].get()
+    assert said.startswith("at mapped index 1: got 4.0 (at mapped index 0)")
     unmapped = mw.vmap(lambda x, y: (checkify.check(y > 2, "{}", x), x)[1], in_axes=(0, None))
-    assert checkify.checkify(unmapped)(X, 1)[0].get() == "at mapped index 0: 1.0"
+    assert checkify.checkify(unmapped)(X, 1)[0].get() == "1.0 (at mapped index 0)"
+
+
+def test_arguments_of_messages_are_trees_of_arrays_and_keys():
+    def f(x, c=checkify):
+        c.check(x.sum() < 4, "{}, {k} and {n[0]}", {"b": x, "a": (x[0],)}, k=mw.random.key(5), n=[x[1]])
+        return x
+
+    for run in (f, mw.jit(f), mw.vmap(f)):
+        rows = X[None] if run is not f and "vmap" in repr(run) else X
+        said = checkify.checkify(run)(rows)[0].get()
+        assert said.startswith("{'a': (") and "[0 5] and 4.0" in said and "'b': array([1., 4., 9.]" in said
 
 
 def test_debug_checks_are_for_checked_functions_alone():
@@ -283,7 +295,7 @@ def test_what_entries_do_not_run_does_not_fail():
         return lax.cond(n > 0, positive, lambda n: -n, n)
 
     for f, good, bad, text in (
-        (loop, [1, 0, 2], [1, 3], "at mapped index 1: two of 3"),
+        (loop, [1, 0, 2], [1, 3], "two of 3 (at mapped index 1)"),
         (choice, [1, -2, 3], None, ""),
     ):
         g = checkify.checkify(mw.vmap(f))

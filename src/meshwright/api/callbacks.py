@@ -76,7 +76,7 @@ def _by_one_process(sharding: Any, where: str) -> None:
 
 
 def _as_declared(x: Any, where: str) -> ShapedArray:
-    declared = getattr(x, "declared", x.dtype)
+    declared = x.dtype
     if not is_key(declared) and dtypes.canonical(dtypes.as_dtype(declared)) != declared:
         raise ArgumentError(
             f"{where}: result_shape_dtypes says {declared}, which needs config.update('enable_x64', True); declare "

@@ -64,7 +64,7 @@ from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms import key_reuse
 from meshwright.transforms.autodiff import lift_constants
-from meshwright.transforms.wrapped import found_by_name, name_of, require_callable, takes_names_of
+from meshwright.transforms.wrapped import Signed, found_by_name, name_of, require_callable, takes_names_of
 
 if TYPE_CHECKING:
     from meshwright.api import planning
@@ -100,7 +100,7 @@ def trace_flat(
         return key_reuse.checked(trace.finish(leaves, name)), out_tree
 
 
-class JitFunction:
+class JitFunction(Signed):
     """A jitted function. Calling it runs the compiled program; see also ``trace``, ``lower``, ``clear_cache``."""
 
     #: references that it closes over

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.api.shardings import resolve
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dimensions import is_symbolic
-from meshwright.core.dtypes import as_dtype, canonical, is_python_type, requested
+from meshwright.core.dtypes import as_dtype, canonical, keeps_wide, narrowed, requested
 from meshwright.core.expected import as_integers, refused
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -18,9 +18,13 @@ from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, mesh_of_
 
 
 class ShapeDtypeStruct(Typed):
-    """The type of an array: stands for an array wherever only its type matters."""
+    """The type of an array: stands for an array wherever only its type matters.
 
-    __slots__ = ("aval", "declared", "named_shape", "sharding")
+    ``dtype`` is the one that was asked for. Where it has 64 bits and ``enable_x64`` is off, functions take the struct
+    for one of 32 bits, as they take NumPy arrays.
+    """
+
+    __slots__ = ("_asked", "_narrow", "named_shape", "sharding")
 
     def __new__(cls, shape: Any = (), *_: Any, **__: Any) -> ShapeDtypeStruct:
         symbolic = cls is ShapeDtypeStruct and isinstance(shape, (tuple, list)) and any(map(is_symbolic, shape))
@@ -45,12 +49,22 @@ class ShapeDtypeStruct(Typed):
             sharding = resolve(sharding, "ShapeDtypeStruct: sharding")
         if not isinstance(sharding, Sharding | None):
             raise refused("ShapeDtypeStruct: sharding", "a Sharding or None", sharding)
-        #: the requested dtype; :attr:`dtype` may have half the bits
-        self.declared = canonical(as_dtype(dtype)) if is_python_type(dtype) else as_dtype(dtype)
-        self.aval = typed_by(ShapedArray(sizes, requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
+        asked = as_dtype(dtype)
+        self._asked = typed_by(ShapedArray(sizes, asked, weak_type), sharding)
+        #: the type for which it is taken unless ``enable_x64`` is on
+        self._narrow = typed_by(ShapedArray(sizes, narrowed(asked), weak_type), sharding)
         #: the named axes over which the value differs, with their sizes; set by ``xla_computation``
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding
+
+    @property  # type: ignore[override]
+    def aval(self) -> ShapedArray:
+        """The type that functions take it for."""
+        return self._asked if keeps_wide() else self._narrow
+
+    @property
+    def dtype(self) -> Any:
+        return self._asked.dtype
 
     @staticmethod
     def of(aval: ShapedArray, wanted: Sharding | None = None) -> ShapeDtypeStruct:
@@ -97,12 +111,12 @@ class ShapeDtypeStruct(Typed):
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and (self.aval, self.named_shape, self.sharding) == (
-            other.aval, other.named_shape, other.sharding,
+        return isinstance(other, ShapeDtypeStruct) and (self._asked, self.named_shape, self.sharding) == (
+            other._asked, other.named_shape, other.sharding,
         )  # fmt: skip
 
     def __hash__(self) -> int:
-        return hash((self.aval, self.sharding))
+        return hash((self._asked, self.sharding))
 
     def __repr__(self) -> str:
         where = f", sharding={self.sharding!r}" if self.sharding is not None else ""
@@ -126,7 +140,7 @@ class SymbolicStruct(ShapeDtypeStruct):
                 f"ShapeDtypeStruct: symbolic shapes have no sharding, got {sharding!r}; export for each shape"
             )
         self.symbolic_shape, self.symbolic_dtype = tuple(shape), requested(dtype, "ShapeDtypeStruct")
-        self.sharding, self.named_shape, self.declared = None, {}, self.symbolic_dtype
+        self.sharding, self.named_shape = None, {}
 
     @property  # type: ignore[override]
     def aval(self) -> ShapedArray:

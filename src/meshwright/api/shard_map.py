@@ -14,7 +14,7 @@ from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.caches import Recent, on_clear
 from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
@@ -353,7 +353,7 @@ def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) ->
         )
 
 
-class _Aval:
+class _Aval(Typed):
     """Marks the type of a value as a leaf."""
 
     __slots__ = ("aval",)

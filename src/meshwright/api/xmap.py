@@ -18,7 +18,7 @@ from typing import Any
 from meshwright.api.jit import jit
 from meshwright.api.serial_loop import check_loops, in_steps, split_resources
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
@@ -206,7 +206,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     return pytree.unflatten(out_tree, [_constrained(y, s, spec.resources, mesh) for y, s in zip(results, outs)])
 
 
-class _Aval:
+class _Aval(Typed):
     """Marks the type of a value as a leaf."""
 
     __slots__ = ("aval",)

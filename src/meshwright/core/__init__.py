@@ -15,6 +15,7 @@ __getattr__, __dir__ = late_attributes(
         "ensure_compile_time_eval": "meshwright.ir.state",
         "Primitive": "meshwright.ops.primitive",
         "jaxpr_as_fun": "meshwright.api.tracing",
+        **dict.fromkeys(("pytype_aval_mappings", "valid_jaxtype"), "meshwright.runtime.python_types"),
     },
     missing=absent("core"),
 )

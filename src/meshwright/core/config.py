@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, settled, value_of
+from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, names, settled, value_of
 from meshwright.core.key_types import KEY_TYPES
 from meshwright.core.precision import PRECISIONS, DotAlgorithmPreset
 from meshwright.core.records import dataclass
@@ -316,6 +316,16 @@ class Config(threading.local):
 
     def __reduce__(self) -> str:
         return "config"  # a singleton: copies are the object itself, and pickles refer to it by name
+
+    @property
+    def x64_enabled(self) -> bool:
+        """``enable_x64``, as programs for JAX also read it."""
+        return self.enable_x64
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """A copy of all options under JAX's names, ``jax_enable_x64`` and others, as programs for JAX read them."""
+        return {f"jax_{name}": getattr(self, name) for name in (*OPTIONS, *JAX_NAMES, *names())}
 
     def __getattr__(self, name: str) -> Any:
         known = JAX_NAMES.get(name.removeprefix("jax_"), name.removeprefix("jax_"))

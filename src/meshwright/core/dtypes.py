@@ -134,7 +134,12 @@ def is_representable(shape: Sequence[int], dtype: np.dtype) -> bool:
 
 def canonical(dtype: np.dtype) -> np.dtype:
     """``dtype``, narrowed to 32 bits unless ``enable_x64`` is on."""
-    return dtype if keeps_wide() else _NARROW.get(dtype, dtype)
+    return dtype if keeps_wide() else narrowed(dtype)
+
+
+def narrowed(dtype: np.dtype) -> np.dtype:
+    """``dtype`` with at most 32 bits, or two of 32."""
+    return _NARROW.get(dtype, dtype)
 
 
 def is_wide(dtype: np.dtype) -> bool:
@@ -151,10 +156,10 @@ def is_python_type(spec: Any) -> bool:
 def requested(spec: Any, where: str) -> np.dtype:
     """The canonical dtype for a user's ``dtype=`` argument; warns if it is narrowed."""
     dtype = as_dtype(spec)
-    narrowed = canonical(dtype)
-    if narrowed != dtype and not is_python_type(spec):
-        warn(f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {narrowed}", DTypeWarning)
-    return narrowed
+    found = canonical(dtype)
+    if found != dtype and not is_python_type(spec):
+        warn(f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {found}", DTypeWarning)
+    return found
 
 
 is_float: Callable[[np.dtype], bool] = frozenset(_FLOATS).__contains__

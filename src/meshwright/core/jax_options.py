@@ -152,6 +152,11 @@ def has_value(name: str) -> bool:
     return name in ALWAYS or name in HARMLESS or name in WITHOUT_EFFECT
 
 
+def names() -> tuple[str, ...]:
+    """The options of JAX that are not options here."""
+    return (*ALWAYS, *HARMLESS, *WITHOUT_EFFECT)
+
+
 def value_of(name: str) -> Any:
     """The value to which such an option was set, or its default."""
     tables = ALWAYS if name in ALWAYS else WITHOUT_EFFECT

@@ -107,7 +107,7 @@ NAMES: dict[str, dict[str, str]] = {
         "unsafe_.*_DO_NOT_USE": _INSIDE,
     },
     "extend.core.primitives": {
-        "(add_jaxvals|after_all|call|closed_call|create_token|device_put|empty2|get|hessenberg|householder_product|"
+        "(add_jaxvals|after_all|create_token|device_put|empty2|get|hessenberg|householder_product|"
         "random_(fold_in|seed|split)|schur|swap|tridiagonal)_p": (
             "that is a function of other ops here; call it instead"
         ),
@@ -126,7 +126,7 @@ NAMES: dict[str, dict[str, str]] = {
     "interpreters.mlir": {
         "(.*Context|.*Lowering.*|lower_jaxpr_.*|core_call_lowering|jaxpr_subcomp|lowerable_effects|"
         "DEVICE_TO_DEVICE_TYPE|(RECV_FROM|SEND_TO)_HOST_TYPE|ConstantHandler|Mesh|MeshAxisName|Token(Set)?|token_type|"
-        "Value|aval_to_ir_types|dense_int_.*|emit_python_callback|flatten_ir_.*|unflatten_ir_.*|i32_attr|i64_attr|"
+        "Value|aval_to_ir_types|dense_int_.*|flatten_ir_.*|unflatten_ir_.*|i32_attr|i64_attr|"
         "ir_attribute|ir_constants|ir_tree_registry|ir_type_handlers|make_ir_context|merge_mlir_modules|module_to_.*|"
         "register_constant_handler|shape_tensor)": (
             "that is inside of JAX; rules get ctx, values of jaxlib.mlir and parameters, and may call lower_fun, "
@@ -138,7 +138,7 @@ NAMES: dict[str, dict[str, str]] = {
         ".*_rules?|dce_jaxpr_consts": "rules of primitives are those of interpreters.ad, batching and mlir",
     },
     "interpreters.pxla": {"create_compile_options": "use compiler_options of jit"},
-    "interpreters.xla": {"Backend": "use meshwright.devices()", "canonicalize_dtype_handlers": _INSIDE},
+    "interpreters.xla": {"Backend": "use meshwright.devices()"},
     "profiler": {"register_subprocess": "record a profile in each process"},
     "ref": {},
     "scipy.linalg": {"fiedler_companion": "use numpy.roots of the polynomial, or SciPy's outside of the program"},

@@ -27,7 +27,7 @@ _from_rule: Any = _LateModule("meshwright.stablehlo.from_rule")
 __getattr__, __dir__ = _late_attributes(
     __name__,
     dict.fromkeys(
-        ("LoweringRuleContext", "aval_to_ir_type", "dtype_to_ir_type", "ir", "ir_constant"),
+        ("LoweringRuleContext", "aval_to_ir_type", "dtype_to_ir_type", "emit_python_callback", "ir", "ir_constant"),
         "meshwright.stablehlo.from_rule",
     ),
     missing=_absent("interpreters.mlir"),

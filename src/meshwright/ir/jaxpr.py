@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshwright.core.avals import OnlyTyped, ShapedArray
+from meshwright.core.avals import OnlyTyped, ShapedArray, Typed
 from meshwright.core.slots import Slot
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.core.weak import once_for_each
@@ -31,7 +31,7 @@ class Var(OnlyTyped):
         return f"Var(id={id(self)}):{self.aval}"
 
 
-class Literal:
+class Literal(Typed):
     """A scalar constant written into an equation."""
 
     __slots__ = ("aval", "val")

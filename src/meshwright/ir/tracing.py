@@ -72,13 +72,11 @@ def typeof(x: Any) -> ShapedArray:
       >>> mw.typeof(mnp.ones((2, 3))), mw.typeof(1).weak_type
       (ShapedArray(float32[2,3]), True)
     """
-    try:
+    kind = type(x)
+    if issubclass(kind, Typed):  # not by the attribute, which wrappers pass on: such an operand would be a constant
         aval: ShapedArray = x.aval
         if aval.__class__ is ShapedArray:
             return aval
-    except AttributeError:
-        pass
-    kind = type(x)
     if kind in (bool, int, float, complex):
         if kind is int and not -(2**31) <= x < 2**31:
             _check_int(x)
@@ -101,7 +99,9 @@ def typeof(x: Any) -> ShapedArray:
     remedy = "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
     if any(c.__name__ == "Tracer" and c.__module__.startswith("jax.") for c in kind.__mro__):
         remedy = "JAX is tracing it: to_jax(f) makes of a function f of ours one that JAX traces and differentiates"
-    elif hasattr(x, "__dlpack__"):
+    elif hasattr(kind, "__jax_array__"):
+        remedy = "meshwright.numpy.asarray makes an array of it"
+    elif hasattr(kind, "__dlpack__"):
         remedy = "meshwright.numpy.from_dlpack makes an array of the same memory of it"
     raise ArgumentTypeError(f"expected an array or a number, got {x!r} of type {type(x).__name__}; {remedy}")
 
@@ -195,7 +195,7 @@ class Tracer(ArrayMethods):
     The exception is ``bool`` where the value is known, as under ``grad``: Python control flow has no derivative.
     """
 
-    __slots__ = ("aval", "owner")
+    __slots__ = ("__weakref__", "aval", "owner")
     aval: ShapedArray
     owner: Trace
 

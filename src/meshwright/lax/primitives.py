@@ -11,6 +11,7 @@ from typing import Any
 from meshwright import lax
 from meshwright.errors import ArgumentError
 from meshwright.ir.op import REGISTRY
+from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ops import register_all
 from meshwright.ops.op_primitives import FUNCTIONS, JAX_NAMES, OpPrimitive, primitive_named
 
@@ -18,8 +19,8 @@ register_all()
 
 #: primitives that are functions of several ops here
 _COMPOSED = (
-    "approx_top_k", "eq_to", "le_to", "lt_to", "rng_uniform", "round", "scatter-sub", "split", "stack", "tile",
-    "unstack",
+    "approx_top_k", "call", "closed_call", "eq_to", "le_to", "lt_to", "rng_uniform", "round", "scatter-sub", "split",
+    "stack", "tile", "unstack",
 )  # fmt: skip
 #: names that do not follow from the primitive's
 _SPELLED = {"remat2": "remat_p", "custom_linear_solve": "linear_solve_p", "map": "map_op_p"}
@@ -110,6 +111,11 @@ def _top(x: Any, *, k: int, axis: int = -1) -> Any:
     return lax.top_k(x, k, axis=axis)
 
 
+def _called(fun: Callable[..., Any], *args: Any) -> Any:
+    """What ``call_p`` does: ``fun`` takes and returns flat values. Calls that a jaxpr keeps are those of ``jit_p``."""
+    return getattr(fun, "call_wrapped", fun)(*args)
+
+
 def _approximate_top(x: Any, *, k: int, is_max_k: bool, **options: Any) -> Any:
     return (lax.approx_max_k if is_max_k else lax.approx_min_k)(x, k, **options)
 
@@ -125,6 +131,8 @@ FUNCTIONS.update(
         "approx_top_k": _approximate_top,
         "axis_index": lambda *, axis_name: lax.axis_index(axis_name),
         "broadcast_in_dim": _broadcast,
+        "call": _called,
+        "closed_call": lambda *args, call_jaxpr: eval_jaxpr(call_jaxpr.jaxpr, call_jaxpr.consts, *args),
         "conv_general_dilated": _convolution,
         "dot_general": _dot,
         "eq_to": _in_total_order("EQ"),

@@ -41,7 +41,7 @@ def _check(query: Any, key: Any, value: Any) -> None:
     if not fits or not k[2] or q[2] % k[2]:
         raise ShapeError(
             f"dot_product_attention: query {q}, key {k}, value {v} must have shapes (batch, queries, heads, width), "
-            "(batch, keys, key heads, width) and (batch, keys, key heads, any), with heads a multiple of key heads"
+            "(batch, keys, key heads, width) and (batch, keys, key heads, any); heads must be a multiple of key heads"
         )
 
 

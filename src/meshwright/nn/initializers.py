@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import Tracer
 from meshwright.numpy import creation
 from meshwright.numpy.manipulation import moveaxis, reshape
 from meshwright.numpy.promotion import scalar_like
@@ -56,6 +57,11 @@ def _initializer(draw: Callable[[Any, Any, Any], Any]) -> Initializer:
         return laid_out(draw(key, shape, dtype), out_sharding)
 
     return init
+
+
+def _root(x: Any) -> Any:
+    """The square root of a number, which may be traced."""
+    return ops.sqrt(x) if isinstance(x, Tracer) else math.sqrt(x)
 
 
 def _times(x: Any, factor: Any) -> Any:
@@ -203,14 +209,14 @@ def variance_scaling(
             radius, size = (
                 (2.0, 1 / 0.95311164380491208) if distribution == "truncated_normal" else (None, math.sqrt(2))
             )
-            return _times(_in_disk(key, shape, target, radius), math.sqrt(variance) * size)
+            return _times(_in_disk(key, shape, target, radius), _root(variance) * size)
         if distribution == "normal":
-            return _times(draw_normal(key, shape, target), math.sqrt(variance))
+            return _times(draw_normal(key, shape, target), _root(variance))
         if distribution == "uniform":
-            limit = math.sqrt(3 * variance)
+            limit = _root(3 * variance)
             return draw_uniform(key, shape, target, -limit, limit)
         # Truncation at two standard deviations leaves a standard deviation of 0.8796.
-        return _times(draw_truncated(key, -2.0, 2.0, shape, target), math.sqrt(variance) / 0.87962566103423978)
+        return _times(draw_truncated(key, -2.0, 2.0, shape, target), _root(variance) / 0.87962566103423978)
 
     return _initializer(init)
 

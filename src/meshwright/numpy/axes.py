@@ -63,18 +63,22 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     return axes
 
 
+def elements_of(shape: Any) -> Sequence[Any]:
+    """The sizes in a shape argument: those that it has, or itself, if it is one size."""
+    if isinstance(shape, (tuple, list)):
+        return shape
+    several = hasattr(type(shape), "__iter__") and not isinstance(shape, (str, Tracer))
+    return tuple(shape) if several and getattr(shape, "ndim", 1) == 1 else (shape,)
+
+
 def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
-    """A shape argument (an integer or a sequence of them) as a tuple.
+    """A shape argument (an integer or several, in anything that can be iterated over) as a tuple.
 
     Raises:
       SizeError: a negative size. ArgumentTypeError: not integers.
     """
-    if isinstance(shape, Sequence) and not isinstance(shape, str):
-        sizes = tuple([s if type(s) is int else static_int(s, name, "shape") for s in shape])
-    elif getattr(shape, "ndim", 0) == 1 and not isinstance(shape, Tracer):
-        sizes = tuple(int(s) for s in shape)
-    else:
-        sizes = (static_int(shape, name, "shape"),)
+    elements = elements_of(shape)
+    sizes = tuple([s if type(s) is int else static_int(s, name, "shape") for s in elements])
     if any(s < 0 for s in sizes):
         raise SizeError(f"{name}: sizes must not be negative, got shape {sizes}")
     return sizes

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.late import LateModule
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.creation import asarray
@@ -114,9 +114,18 @@ def _hashable(optimize: Any) -> Any:
 def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """Convert NumPy's other form: operand, dimensions, operand, dimensions, …, dimensions of the result."""
     pairs = list(zip(args[0::2], args[1::2]))
+    labels = {d for _, dims in pairs for d in dims if d is not Ellipsis}
+    try:  # in their order, in which the dimensions of the result are where they are not given
+        symbols = {d: opt_einsum.get_symbol(i) for i, d in enumerate(sorted(labels))}
+    except TypeError:
+        raise ArgumentTypeError(
+            f"einsum: labels of dimensions must be of one type that has an order, got {', '.join(map(repr, labels))}"
+        ) from None
 
     def word(dims: Sequence[Any]) -> str:
-        return "".join("..." if d is Ellipsis else opt_einsum.get_symbol(d) for d in dims)
+        if missing := [d for d in dims if d is not Ellipsis and d not in symbols]:
+            raise ArgumentError(f"einsum: the result has a dimension {missing[0]!r} that no operand has")
+        return "".join("..." if d is Ellipsis else symbols[d] for d in dims)
 
     text = ",".join(word(dims) for _, dims in pairs)
     if len(args) % 2:

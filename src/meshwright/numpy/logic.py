@@ -23,6 +23,7 @@ from meshwright.numpy.promotion import (
     operands,
     scalar_like,
     spread,
+    taken,
 )
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
@@ -147,7 +148,7 @@ def truth(x: Any, name: str = "logical_and", position: int = 0) -> Any:
     """``x != 0`` as bools."""
     aval = aval_of(x, name, position)
     if dtypes.is_bool(aval.dtype):
-        return x
+        return taken(x)
     (x,) = operands(name, (x,))
     return ops.ne(x, scalar_like(0, x))
 
@@ -226,11 +227,13 @@ isneginf = _number_test(
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
-    """Whether ``|a - b| <= atol + rtol * |b|``; equal infinities are close.
+    """Whether ``|a - b| <= atol + rtol * |b|``; equal infinities are close, and random keys if they are equal.
 
     >>> isclose(1.0, 1.0 + 1e-6).item()
     True
     """
+    if is_key(aval_of(a, "isclose").dtype):
+        return equal(a, b)
     x, y = operands("isclose", (a, b))
     if not dtypes.is_inexact(typeof(x).dtype):
         x, y = operands("isclose", (x, y), to_inexact=True)

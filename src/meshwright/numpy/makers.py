@@ -57,14 +57,14 @@ def binary(name: str, op: Any, what: str, example: tuple[str, str] | None = None
     bind = op.bind if hasattr(op, "bind") else op
 
     def f(x1: Any, x2: Any, /) -> Any:
-        try:
-            a, b = x1.aval, x2.aval
-        except AttributeError:
-            a, b = aval_of(x1, name, 0), aval_of(x2, name, 1)
-        if a is b and not to_inexact and hasattr(x1, "aval") and hasattr(x2, "aval"):
+        if isinstance(x1, Typed) and isinstance(x2, Typed):
+            both, a, b = True, x1.aval, x2.aval
+        else:
+            both, a, b = False, aval_of(x1, name, 0), aval_of(x2, name, 1)
+        if a is b and both and not to_inexact:
             return bind(x1, x2)
         plan = operand_plan(name, (a, b), to_inexact, config.tracing)
-        if plan.ready and hasattr(x1, "aval") and hasattr(x2, "aval"):
+        if plan.ready and both:
             return bind(x1, x2)
         return bind(*apply_plan(name, plan, (x1, x2)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
+from meshwright.numpy.axes import elements_of, normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import as_operand, as_positions
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
@@ -26,12 +26,13 @@ from meshwright.ops.shape.slice_pad import slice_in_dim
 
 # --- shape --------------------------------------------------------------------------------------------------
 def shape(a: Any) -> tuple[int, ...]:
-    """The shape of ``a``.
+    """The shape of ``a``, which may also be a type, or another library's array that has one.
 
     >>> shape([[1, 2]])
     (1, 2)
     """
-    return typeof(asarray(a)).shape
+    sizes = getattr(a, "shape", None)
+    return sizes if isinstance(sizes, tuple) else typeof(asarray(a)).shape
 
 
 def ndim(a: Any) -> int:
@@ -55,8 +56,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
 
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
     """``new`` with -1 replaced by the remaining size."""
-    sizes = new if isinstance(new, (tuple, list)) or getattr(new, "ndim", 0) == 1 else (new,)
-    shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
+    shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in elements_of(new)]
     unknown = [i for i, s in enumerate(shape) if s == -1]
     if len(unknown) > 1 or any(s < -1 for s in shape):
         raise ShapeError(f"reshape: shape {tuple(shape)} may have one -1 and otherwise sizes of 0 or more")

@@ -31,7 +31,7 @@ from meshwright.errors import (
     TypePromotionError,
 )
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, FOREIGN, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, typeof
 from meshwright.ops.elementwise.conversion import convert, warn_of_lost_parts
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
@@ -51,6 +51,11 @@ def is_arraylike(x: Any) -> bool:
     return isinstance(x, (Array, np.ndarray, np.generic, *_PYTHON_NUMBERS)) or type(x) in FOREIGN
 
 
+def taken(x: Any) -> Any:
+    """``x``, or the array that it stands for, as parameters of layers of other libraries do (``__jax_array__``)."""
+    return x.__jax_array__() if hasattr(type(x), "__jax_array__") and not isinstance(x, Typed) else x
+
+
 def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
     """The aval of the argument number ``position`` of function ``name``.
 
@@ -62,9 +67,9 @@ def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
     if type(x) is int:  # the range of integers is checked later, against the promoted dtype
         return ShapedArray((), dtypes.int64 if config.enable_x64 else dtypes.int32, True)
     try:
-        return typeof(x)
+        return typeof(taken(x))
     except ArgumentTypeError as error:
-        if hasattr(x, "__dlpack__"):
+        if hasattr(type(x), "__dlpack__"):
             raise ArgumentTypeError(f"{name}: argument {position}: {error}") from None
         kind = f"a {type(x).__name__}" if isinstance(x, (list, tuple, dict)) else f"{x!r} of type {type(x).__name__}"
         remedy = "; convert it with meshwright.numpy.array" if isinstance(x, (list, tuple)) else ""
@@ -106,8 +111,10 @@ def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array")
 
 
 def scalar_like(value: Any, x: Any) -> Any:
-    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is."""
+    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is; of traced values, what is traced."""
     aval = typeof(x)
+    if isinstance(value, Tracer):
+        return convert(value, aval.dtype, aval.weak_type)
     if aval.weak_type:
         for kind, dtype in (_WIDE if config.enable_x64 else _WEAK).items():
             if dtype == aval.dtype:
@@ -315,8 +322,8 @@ def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
         kind = type(x)
         if kind is float or kind is int or kind is complex or kind is bool:
             x = scalar(x, plan.dtype, plan.weak, name)
-        elif needs_convert:
-            x = converted(x, plan.dtype, plan.weak)
+        else:
+            x = converted(taken(x), plan.dtype, plan.weak) if needs_convert else taken(x)
         out.append(spread(x, plan.shape) if needs_spread else x)
     return out
 

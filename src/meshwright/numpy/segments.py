@@ -19,19 +19,19 @@ from meshwright.ops.shape.broadcast_reduce import reduce_sum
 _ARGUMENTS = """
 
     Args:
-      data: rows, along the first dimension or, where ``segment_ids`` has several, the first dimensions.
-      segment_ids: integers of the shape of ``data``'s first dimensions; rows whose number is not in
-        ``[0, num_segments)`` are left out.
+      data: rows, along the first dimension, or one row for all numbers.
+      segment_ids: an integer for each row; rows whose number is not in ``[0, num_segments)`` are left out. Where it has
+        several dimensions, ``data`` is broadcast to its shape, followed by that of a row.
       num_segments: rows of the result; without it ``max(segment_ids) + 1``, which must then be known while tracing.
       indices_are_sorted, unique_indices: promises about ``segment_ids``.
       bucket_size: rows that are combined on their own before the results are, which rounds sums of many rows less.
       mode: what becomes of numbers out of range, as in ``x.at``; ``"drop"`` if not given.
 
     Returns:
-      An array of shape ``(num_segments, *rest)``.
+      An array of shape ``(num_segments, *data.shape[1:])``.
 
     Raises:
-      ShapeError: ``segment_ids`` does not have the shape of ``data``'s first dimensions.
+      ShapeError: ``data`` does not broadcast to the shape of ``segment_ids``, followed by ``data.shape[1:]``.
       DTypeError: ``segment_ids`` are not integers.
       ArgumentError: ``num_segments`` is negative, or ``bucket_size`` not positive.
       ConcretizationTypeError: ``num_segments`` is not given and ``segment_ids`` is traced."""
@@ -50,7 +50,8 @@ def _segment(name: str, method: str, joined: Any, start: Any, what: str, example
     ) -> Any:
         x, ids = asarray(data), asarray(segment_ids)
         shape, lead = typeof(x).shape, typeof(ids).shape
-        if shape[: len(lead)] != lead:
+        rest = shape[1:]
+        if not lead or not _fit(shape, (*lead, *rest)):
             raise ShapeError(f"{name}: segment_ids of shape {lead} do not number the rows of data of shape {shape}")
         if not dtypes.is_integer(typeof(ids).dtype):
             raise DTypeError(f"{name}: segment_ids must be integers, got {typeof(ids)}; convert them with .astype(int)")
@@ -62,7 +63,7 @@ def _segment(name: str, method: str, joined: Any, start: Any, what: str, example
 
         def combined() -> Any:
             # Negative numbers are out of range; they do not count from the end.
-            out = full((count, *shape[len(lead) :]), start(dtype), dtype)
+            out = full((count, *rest), start(dtype), dtype)
             if bucket_size is None:
                 return getattr(out.at[ids], method)(x, wrap_negative_indices=False, **how)
             buckets = arange(lead[0]) // bucket_size
@@ -75,6 +76,13 @@ def _segment(name: str, method: str, joined: Any, start: Any, what: str, example
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{what}{_ARGUMENTS}\n\n    Example:\n      {example}\n    "
     return function
+
+
+def _fit(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of a shape broadcasts to another."""
+    own = shape[max(len(shape) - len(wanted), 0) :]
+    spare = shape[: len(shape) - len(own)]
+    return all(s == 1 for s in spare) and all(a in (1, b) for a, b in zip(own[::-1], wanted[::-1]))
 
 
 def _count(name: str, ids: Any, num_segments: int | None) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.at import IndexUpdater
@@ -18,9 +19,9 @@ from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray, full
 from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
-from meshwright.numpy.logic import where
+from meshwright.numpy.logic import equal, where
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
-from meshwright.numpy.promotion import converted, scalar_like
+from meshwright.numpy.promotion import aval_of, converted, scalar_like
 from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
@@ -208,10 +209,14 @@ def isin(
     >>> isin(np.array([1, 2]), np.array([2, 3])).tolist()
     [False, True]
     """
-    x, t = promoted(element, ravel(test_elements))
-    n = typeof(t).size
     if method not in ("auto", "compare_all", "binary_search", "sort"):
         raise ArgumentError(f"isin: method must be 'auto', 'compare_all', 'binary_search' or 'sort', got {method!r}")
+    if is_key(aval_of(element, "isin").dtype):
+        same = equal(reshape(element, (*aval_of(element, "isin").shape, 1)), ravel(test_elements))
+        is_member = reduce_or(same, (typeof(same).ndim - 1,))
+        return ops.not_(is_member) if invert else is_member
+    x, t = promoted(element, ravel(test_elements))
+    n = typeof(t).size
     if (n <= _FEW if method == "auto" else method == "compare_all") or n == 0 or dtypes.is_complex(typeof(x).dtype):
         shape = (*typeof(x).shape, n)
         same = ops.eq(broadcast_in_dim(x, shape, range(len(shape) - 1)), broadcast_in_dim(t, shape, (len(shape) - 1,)))

@@ -27,7 +27,7 @@ _FIELDS = {"fun_name": "name", "label": "name", "jaxpr": "call_jaxpr"}
 #: by JAX's name: a function of the operands and of JAX's parameters, where these are not the op's
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 #: primitives without an op that have several results
-_SEVERAL = frozenset({"approx_top_k", "split", "unstack"})
+_SEVERAL = frozenset({"approx_top_k", "call", "closed_call", "split", "unstack"})
 
 
 class OpPrimitive(Primitive):
@@ -36,6 +36,7 @@ class OpPrimitive(Primitive):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._op_class: type[Op] | None = REGISTRY.get(_OURS.get(name, name))
+        self.call_primitive = name in ("call", "closed_call")
         several = name in _SEVERAL if self._op_class is None else self._op_class.multiple_results
         self.multiple_results = several if isinstance(several, bool) else True
 

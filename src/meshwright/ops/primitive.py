@@ -60,6 +60,8 @@ class Primitive:
     """
 
     multiple_results: bool = False
+    #: whether it is ``call_p`` or ``closed_call_p``, as interpreters of jaxprs ask
+    call_primitive: bool = False
 
     def __init__(self, name: str) -> None:
         self.name = name

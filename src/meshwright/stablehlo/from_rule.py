@@ -13,12 +13,14 @@ from jaxlib.mlir.dialects import func as func_dialect
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, canonical
+from meshwright.core.naming import name_of
 from meshwright.errors import ImportProgramError, RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.state import outside
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.control.call import Jit
+from meshwright.ops.control.callback import IoCallback, PureCallback
 from meshwright.stablehlo.context import constant_attribute, context, element_type, tensor_type
 from meshwright.stablehlo.sources import read_module
 
@@ -45,6 +47,28 @@ def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | No
     ).results[0]
 
 
+def emit_python_callback(
+    ctx: LoweringRuleContext, callback: Callable[..., Sequence[Any]], token: None, operands: Sequence[ir.Value],
+    operand_avals: Sequence[ShapedArray], result_avals: Sequence[ShapedArray], *, has_side_effect: bool,
+    returns_token: bool = True, partitioned: bool = False, sharding: None = None,
+) -> tuple[list[Any], None, None]:  # fmt: skip
+    """Write a call of a Python function, which takes and returns flat lists of arrays.
+
+    Returns the results as MLIR values, and None twice, for a token and for what would keep the function alive: the
+    program does. Calls are in no order.
+
+    Raises:
+      RuleError: a ``token``, ``partitioned`` or a ``sharding`` is given.
+    """
+    if token is not None or partitioned or sharding is not None:
+        raise RuleError(
+            f"{ctx.primitive}: emit_python_callback calls once, with whole operands, and in no order: leave out token, "
+            "partitioned and sharding, or use io_callback(..., ordered=True) in mlir.lower_fun"
+        )
+    op = (IoCallback if has_side_effect else PureCallback)(callback, name_of(callback), tuple(result_avals))
+    return ctx.replace(avals_in=list(operand_avals)).call(op.bind, operands, {}), None, None
+
+
 class LoweringRuleContext:
     """The context of a lowering rule: the ``primitive``, its operand and result types, and the ``platforms``."""
 
@@ -56,6 +80,9 @@ class LoweringRuleContext:
         self.context = context()
         #: the functions that the rule calls, by the numbers in the names of the custom calls
         self.functions: list[ClosedJaxpr] = []
+
+    def add_keepalive(self, keepalive: Any) -> None:
+        """Nothing to do: what a program calls lives as long as the program."""
 
     def replace(self, **changes: Any) -> LoweringRuleContext:
         """A copy with changed attributes."""

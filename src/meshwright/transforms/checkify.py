@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.core.naming import wraps
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
@@ -31,6 +32,7 @@ from meshwright.ops.control.guards import checked_for
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.elementwise.table import and_, eq, ne, not_, or_, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
+from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.reduce.reductions import argmax, reduce_or
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.transforms.autodiff import closed_call
@@ -106,10 +108,10 @@ init_error = Error(np.int32(0), (), ())
 def check(pred: Any, msg: str, *args: Any, debug: bool = False, **kwargs: Any) -> None:
     """Check that the bool scalar ``pred`` is True, in a function transformed by :func:`checkify`.
 
-    On concrete values, a failed check raises at once. Under ``vmap``, the message names the first failing batch entry.
+    On concrete values, a failed check raises at once. Under ``vmap``, the message ends with the first failing entry.
 
     Args:
-      msg: a format string for ``args`` and ``kwargs``, which are arrays.
+      msg: a format string for ``args`` and ``kwargs``, which are pytrees of arrays. Of random keys it shows the words.
       debug: if True, the check has no effect in functions that are not transformed by :func:`checkify`.
 
     Raises:
@@ -127,8 +129,13 @@ def check(pred: Any, msg: str, *args: Any, debug: bool = False, **kwargs: Any) -
     aval = typeof(pred)
     if aval.shape != () or not dtypes.is_bool(aval.dtype):
         raise ArgumentTypeError(f"checkify.check: pred must be a bool scalar, got {aval}; reduce it with .all()")
-    names = (*[None] * len(args), *kwargs)
-    Check(msg, names, debug=bool(debug)).bind(pred, *args, *kwargs.values())
+    leaves, structure = pytree.flatten((args, kwargs))
+    Check(msg, structure, debug=bool(debug)).bind(pred, *map(_shown, leaves))
+
+
+def _shown(x: Any) -> Any:
+    """An argument of a message: an array, or the words of random keys."""
+    return unwrap_keys(x) if is_key(typeof(x).dtype) else x
 
 
 def debug_check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
@@ -227,7 +234,7 @@ class _Checker:
             if "index" in kinds:
                 of = _literally(f"array of shape {eqn.invars[0].aval.shape}: {op.name} of {eqn.invars[0].aval}")
                 places = ", ".join(["{}"] * len(starts))
-                check = Check(f"out-of-bounds indexing for {of} at index {places} {where}", (None,) * len(starts))
+                check = Check(f"out-of-bounds indexing for {of} at index {places} {where}")
                 self.add(eqn, "index", check, starts)
             if "div" in kinds:
                 self.add(eqn, "div", Check(f"division by zero {where}"), ())

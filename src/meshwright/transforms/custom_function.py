@@ -16,10 +16,10 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import typeof
 from meshwright.transforms.levels import ResultTypes
-from meshwright.transforms.wrapped import name_of, require_callable
+from meshwright.transforms.wrapped import Signed, name_of, require_callable
 
 
-class CustomFunction:
+class CustomFunction(Signed):
     """Base class: wraps the user's function, keeps its metadata, and binds as a method."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -47,7 +48,26 @@ def takes_names_of(wrapper: Any, fun: Any) -> None:
             setattr(wrapper, name, value)
 
 
-class Transformed:
+class _SignatureOfWrapped:
+    """The signature of the function that a wrapper wraps.
+
+    Wrappers are also functions of classes (``__get__``), which Python takes for built-in ones where it is asked not to
+    follow wrappers (``inspect.signature(f, follow_wrapped=False)``).
+    """
+
+    def __get__(self, wrapper: Any, owner: Any = None) -> inspect.Signature:
+        if wrapper is None:
+            raise AttributeError("__signature__")
+        return inspect.signature(wrapper.__wrapped__)
+
+
+class Signed:
+    """A base class of wrappers, which have the signature of ``__wrapped__``."""
+
+    __signature__ = _SignatureOfWrapped()
+
+
+class Transformed(Signed):
     """The function returned by the transformation ``name`` applied to ``fun``.
 
     ``options`` are the positional arguments after ``fun`` and ``keywords`` the keyword arguments. Caches treat wrappers

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CheckError, RuleError
@@ -22,15 +23,15 @@ from meshwright.ops.reduce.reductions import argmin, reduce_and
 
 @dataclass(frozen=True)
 class Check(Op):
-    """Asserts that the first operand is True; the last operands are arguments of ``message``, by ``names`` (None:
-    positional).
+    """Asserts that the first operand is True; the last operands are the leaves of the arguments of ``message``, whose
+    ``structure`` is that of ``(args, kwargs)`` (None: all are positional arrays).
 
     Operands between them are the positions, along the ``mapped`` axes of ``vmap``, of the first entry that fails. With
     ``debug``, the check has an effect only under ``checkify``.
     """
 
     message: str
-    names: tuple[str | None, ...] = ()
+    structure: pytree.PyTreeDef | None = None
     mapped: int = 0
     debug: bool = False
     name: ClassVar[str] = "check"
@@ -39,12 +40,16 @@ class Check(Op):
     in_python: ClassVar[bool] = True
 
     def text(self, values: Sequence[Any], index: Sequence[Any] = ()) -> str:
-        """The message with its arguments; ``index`` is the entry's position along additional axes."""
-        place, values = [*index, *values[: self.mapped]], values[self.mapped :]
-        positional = [v for n, v in zip(self.names, values) if n is None]
-        named = {n: v for n, v in zip(self.names, values) if n is not None}
-        where = f"at mapped index {', '.join(map(str, place))}: " if place else ""
-        return where + self.message.format(*positional, **named)
+        """The message with its arguments; ``index`` is the entry's position along additional axes.
+
+        What the user wrote comes first, as in JAX, where programs may look for it: the position along axes that were
+        mapped inside of the checked function follows. ``index`` precedes, since then there is a line for each entry.
+        """
+        place, values = values[: self.mapped], values[self.mapped :]
+        args, kwargs = (values, {}) if self.structure is None else pytree.unflatten(self.structure, list(values))
+        text = self.message.format(*args, **kwargs)
+        before = f"at mapped index {', '.join(map(str, index))}: " if index else ""
+        return before + text + (f" (at mapped index {', '.join(map(str, place))})" if place else "")
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return ()
