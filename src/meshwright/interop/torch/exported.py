@@ -27,6 +27,7 @@ from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.guarded import checks_told
 from meshwright.interop.torch.held import (
     assignments,
+    merge_buffers,
     refuse_state,
     refuse_views,
     refuse_written,
@@ -124,6 +125,7 @@ def _followed(
         with begins_told(*begins), assignments(assigned), replaced_methods():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
+        merge_buffers(program, module)
         refuse_views(program, module)
         refuse_state(program, assigned, module)
         program = write_casts(program)
