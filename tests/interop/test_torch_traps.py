@@ -560,7 +560,7 @@ def test_tensors_that_no_array_stands_for_are_named(refuses):
     with refuses(errors.ArgumentTypeError, "argument input2", "sparse", "to_dense"):
         mw.from_torch(nn.Bilinear(3, 3, 3), (torch.eye(3), torch.eye(3).to_sparse()))
     for layout in (torch.strided, torch.jagged):
-        with refuses(errors.ArgumentTypeError, "argument input is nested", "to_padded_tensor"):
+        with refuses(errors.ArgumentTypeError, "argument input of Identity is nested", "to_padded_tensor"):
             mw.from_torch(nn.Identity(), (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout),))
     module = nn.Linear(3, 3)
     module.weight = nn.Parameter(torch.eye(3).to_sparse())
