@@ -227,3 +227,34 @@ def test_numpy_arrays_of_what_is_the_same_in_every_call():
 def test_numpy_arrays_of_arguments_and_writes_to_them_are_refused(read):
     with pytest.raises(errors.ImportProgramError, match=r"test_torch_state.py:\d+"):
         mw.from_torch(Stateful(lambda s, x: x * (read(s, x) or 1.0)), (torch.ones(3),))
+
+
+class Shared(nn.Module):
+    """Which has a norm of which it trains the statistics twice, and a buffer under a second name."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.norm, self.w = nn.BatchNorm1d(3), nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+        self.again = self.norm
+        self.register_buffer("sums", torch.zeros(2, 3))
+        self.register_buffer("same", part(self.sums))
+
+    def forward(self, x):
+        self.sums += x[:2].detach()
+        return self.again(self.norm(x * self.w) * 2) + self.same[0]
+
+
+def test_buffers_of_several_names_are_one(refuses):
+    torch.manual_seed(0)
+    module, x = Shared(lambda sums: sums.detach()), torch.randn(4, 3)
+    model = mw.from_torch(copy.deepcopy(module), (x,))
+    assert set(model.buffers) == {
+        "sums",
+        *(f"norm.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")),
+    }
+    out, buffers = model.apply(model.params, model.buffers, x.numpy())
+    np.testing.assert_allclose(out, module(x).detach(), rtol=1e-5, atol=1e-6)
+    for name, value in buffers.items():
+        np.testing.assert_allclose(value, module.state_dict()[name], rtol=1e-5, atol=1e-6)
+    with refuses(errors.ImportProgramError, "sums, same", "share"):
+        mw.from_torch(Shared(lambda sums: sums[:1]), (x,))

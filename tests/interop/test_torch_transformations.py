@@ -48,7 +48,15 @@ def written(x):
     return func.grad(f)(x)
 
 
+def dual(x):
+    with torch.autograd.forward_ad.dual_level():
+        both = torch.autograd.forward_ad.make_dual(x, x.cos())
+        primal, tangent = torch.autograd.forward_ad.unpack_dual(both.sin() * 2)
+    return primal + 3 * tangent
+
+
 FUNCTIONS = {
+    "dual": dual,
     "grad": lambda x: func.grad(lambda y: (y.exp() * x).tanh().sum())(x.sin()) * x,
     "grad_and_value": lambda x: func.grad_and_value(lambda y: (y.sin().sum(), y.cos()), has_aux=True)(x),
     "twice": lambda x: func.grad(lambda z: func.grad(lambda y: y.sin().sum())(z).sum())(x),
@@ -61,6 +69,8 @@ FUNCTIONS = {
     "jacfwd": lambda x: func.jacfwd(lambda y: y.sin().sum(0))(x),
     "hessian": lambda x: func.hessian(lambda y: y.sin().prod())(x[0]),
     "chunks": lambda x: func.vmap(func.grad(lambda r: r.sin().sum()), chunk_size=2)(x),
+    "batches behind": lambda x: func.vmap(lambda r: torch.outer(r, r), out_dims=-1)(x),
+    "batches behind gradients": lambda x: func.vmap(torch.sin, out_dims=1)(func.vmap(func.grad(torch.sum))(x) * x),
     "written": written,
 }
 
@@ -81,9 +91,25 @@ def test_transformations_are_torchs(name):
     x = torch.linspace(-1, 2, 24).reshape(4, 6)
     want, got = _both(FUNCTIONS[name], x)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    run = compiled(FUNCTIONS[name], dynamic=False if name == "jvp" else None)
-    for rows in (2, 5):  # for the second, sizes are symbols to Dynamo, which cannot follow jvp so
+    run = compiled(FUNCTIONS[name], dynamic=False if name in ("dual", "jvp") else None)
+    for rows in (2, 5):  # for the second, sizes are symbols to Dynamo, which cannot follow these so
         torch.testing.assert_close(run(x[:rows]), FUNCTIONS[name](x[:rows]), rtol=1e-4, atol=1e-5)
+
+
+class Of(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", ["dual", "batches behind", "batches behind gradients"])
+def test_transformations_within_modules(name):
+    x = torch.linspace(-1, 2, 24).reshape(4, 6)
+    got, f = mw.from_torch(Of(FUNCTIONS[name]), (x,))({}, x.numpy()), FUNCTIONS[name]
+    torch.testing.assert_close(mw.interop.torch.to_torch(got), f(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dense", "convolutions", "attention"])

@@ -559,6 +559,9 @@ def test_tensors_that_no_array_stands_for_are_named(refuses):
         mw.from_torch(nn.Identity(), (), {"x": quantized})
     with refuses(errors.ArgumentTypeError, "argument input2", "sparse", "to_dense"):
         mw.from_torch(nn.Bilinear(3, 3, 3), (torch.eye(3), torch.eye(3).to_sparse()))
+    for layout in (torch.strided, torch.jagged):
+        with refuses(errors.ArgumentTypeError, "argument input of Identity is nested", "to_padded_tensor"):
+            mw.from_torch(nn.Identity(), (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout),))
     module = nn.Linear(3, 3)
     module.weight = nn.Parameter(torch.eye(3).to_sparse())
     with refuses(errors.ArgumentTypeError, "parameter weight", "sparse"):

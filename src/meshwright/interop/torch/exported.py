@@ -16,7 +16,6 @@ from torch._C import _autograd, _functorch
 from torch._dynamo.exc import Unsupported
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
@@ -28,6 +27,7 @@ from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.guarded import checks_told
 from meshwright.interop.torch.held import (
     assignments,
+    merge_buffers,
     refuse_state,
     refuse_views,
     refuse_written,
@@ -35,16 +35,16 @@ from meshwright.interop.torch.held import (
 )
 from meshwright.interop.torch.methods import replaced_methods
 from meshwright.interop.torch.mixing import refuse_mixed
-from meshwright.interop.torch.modes import cast_as_recorded, casts_begun, gradients_stopped, write_casts
+from meshwright.interop.torch.modes import casts_begun, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
-from meshwright.interop.torch.passes import drop_packed, find_users, sink_views
+from meshwright.interop.torch.passes import drop_packed, find_users, sink_views, starts_at_positions
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, user_line
-from meshwright.interop.torch.transformations import LEVELS, captured
+from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import values_not_asked_for
 
@@ -73,10 +73,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
       RuleError: ops that have no rule; says where, and how to register one. An ``autograd.Function`` whose backward
         cannot be traced.
     """
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):  # of torch.compile
-            part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
-            cast_as_recorded(part)
+    make_ready(module)
     look_into_caches(module)
     assigned: list[str] = []
     told = checks_told(type(module).__name__)
@@ -90,6 +87,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             raise _explained(error, module) from error
     warn_of_assignments(assigned, module)
     graph = exported.program.graph_module
+    starts_at_positions(graph)
     keep_all_rows(graph)
     in_memory_order(graph)
     drop_packed(graph)
@@ -127,6 +125,7 @@ def _followed(
         with begins_told(*begins), assignments(assigned), replaced_methods():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
+        merge_buffers(program, module)
         refuse_views(program, module)
         refuse_state(program, assigned, module)
         program = write_casts(program)
@@ -140,13 +139,6 @@ def _with_gradient(x: Any) -> Any:
     """A tensor that autograd follows, and that a module may write to."""
     is_moving = isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) and not x.requires_grad
     return x.detach().requires_grad_().clone() if is_moving else x
-
-
-class _Unchanged(TorchDispatchMode):
-    """Ops as they are: export asks for two modes of each region that is checkpointed."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -227,7 +219,7 @@ def _remedy(error: Exception) -> str:
 def _depends_on_values(node: fx.Node) -> bool:
     """Whether a result's shape, or an integer of Python's, depends on values."""
     value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+    if isinstance(value, torch.Tensor) and free_unbacked_symbols(value.shape):
         return True
     return registry.is_data_dependent(node.target) and not is_number(value)
 

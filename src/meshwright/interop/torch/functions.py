@@ -296,11 +296,12 @@ def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tu
             differentiable = [o for o in outs if o.requires_grad]
             inputs = [t for t in tensors if t.requires_grad]
             started = [c.clone() for c in cotangents]  # so that the backward begins with a use of one
-            given = iter(
-                torch.autograd.grad(differentiable, inputs, started, allow_unused=True)
-                if differentiable
-                else [None] * len(inputs)
-            )
+            with torch.autocast("cpu", enabled=False):  # which a loss.backward() is outside of
+                given = iter(
+                    torch.autograd.grad(differentiable, inputs, started, allow_unused=True)
+                    if differentiable
+                    else [None] * len(inputs)
+                )
         return [*outs, *(next(given) if t.requires_grad else None for t in tensors)]
 
     try:
@@ -330,7 +331,8 @@ def _functional(joint: Callable[..., Any], tensors: Any, cotangents: Any) -> fx.
     graph = make_fx(joint, record_stack_traces=True)(tensors, cotangents)
     graph.graph.set_codegen(fx.graph.CodeGen())
     flat = [*tensors, *cotangents]
-    with torch.no_grad(), fx.traceback.preserve_node_meta():
+    # What autocast casts is cast by now: what a Function has without, it would cast again.
+    with torch.no_grad(), fx.traceback.preserve_node_meta(), torch.autocast("cpu", enabled=False):
         flat = [t.detach() for t in flat]
         graph = make_fx(torch.func.functionalize(fx.Interpreter(graph).run))(*flat)
         for _ in range(ROUNDS):

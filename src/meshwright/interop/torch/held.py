@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from meshwright.core.source import warn
 from meshwright.errors import ImportProgramError, MutationWarning
+from meshwright.interop.torch.overrides import is_written
 
 
 def refuse_views(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
@@ -36,6 +38,47 @@ def refuse_views(program: torch.export.ExportedProgram, module: torch.nn.Module)
                 "was made before the forward, which would not follow what the function is given for it: make the view "
                 "in the forward"
             )
+
+
+def merge_buffers(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Have a buffer of several names, as those of a module that is registered twice, be one input under its first.
+
+    Raises:
+      ImportProgramError: buffers that share a part of their memory, and a forward that writes to it: as values of their
+        own, the others would not follow.
+    """
+    graph, signature = program.graph_module.graph, program.graph_signature
+    tensors = {**program.state_dict, **program.constants}
+    homes: dict[int, dict[str, fx.Node]] = {}
+    dropped: set[str] = set()
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    for spec, node in zip(signature.input_specs, places):
+        if spec.kind != InputKind.BUFFER or spec.target is None:
+            continue
+        buffer = tensors[spec.target]
+        seen = homes.setdefault(buffer.untyped_storage()._cdata, {})
+        for name, first in seen.items():
+            if _part(tensors[name]) == _part(buffer):
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+                dropped.add(node.name)
+                break
+        else:
+            seen[spec.target] = node
+    for shared in homes.values():
+        if len(shared) > 1 and any(is_written(node) for node in shared.values()):
+            raise ImportProgramError(
+                f"from_torch: {type(module).__name__} writes to memory that its buffers {', '.join(shared)} share, "
+                "which arrays do not: make the others in the forward, as views of one"
+            )
+    if dropped:
+        signature.input_specs[:] = [s for s in signature.input_specs if s.arg.name not in dropped]
+        program.graph_module.recompile()
+
+
+def _part(x: torch.Tensor) -> tuple[object, ...]:
+    """Which part of its memory a tensor is, and how it sees it."""
+    return x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import vmap
 from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.adaptive import AdaptiveLogSoftmaxWithLoss, _ASMoutput
 
@@ -85,3 +86,14 @@ def _of_all_classes(self: AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: T
 @_stands_for(AdaptiveLogSoftmaxWithLoss, "predict")
 def _likeliest_of_all(self: AdaptiveLogSoftmaxWithLoss, input: Tensor) -> Tensor:
     return self.log_prob(input).argmax(dim=1)
+
+
+_REMOVE_BATCH_DIM = vmap._remove_batch_dim
+
+
+@_stands_for(vmap, "_remove_batch_dim")
+def _moved_afterwards(self: Tensor, level: int, batch_size: int, out_dim: int) -> Tensor:
+    """A batch as a dimension in front, and then where it goes: torch's function moves it by an op of its own, of whose
+    result the export has seen nothing."""
+    out = _REMOVE_BATCH_DIM(self, level, batch_size, 0)
+    return out if out_dim == 0 else out.movedim(0, out_dim)

@@ -143,7 +143,7 @@ def known(tensor: torch.Tensor) -> torch.Tensor | None:
     if slot is None:
         return None if isinstance(tensor, FakeTensor) else tensor
     nodes = _origins(slot.proxy.node)
-    if any(_is_written(node, nodes) for node in nodes):
+    if any(is_written(node, nodes) for node in nodes):
         return None
     buffers = _ENTERED[-1].buffers(mode.tracer) if _ENTERED and any(n.op == "placeholder" for n in nodes) else {}
     with unrecorded():
@@ -169,10 +169,10 @@ def _origins(node: fx.Node) -> list[fx.Node]:
     return [n for n in node.graph.nodes if n in found]
 
 
-def _is_written(node: fx.Node, within: Collection[fx.Node]) -> bool:
+def is_written(node: fx.Node, within: Collection[fx.Node] = ()) -> bool:
     """Whether an op, other than those of ``within``, writes to the node's memory, maybe by a view of it."""
     for user in node.users:
-        if user not in within and (_writes_to(user, node) or (_is_view(user) and _is_written(user, within))):
+        if user not in within and (_writes_to(user, node) or (_is_view(user) and is_written(user, within))):
             return True
     return False
 

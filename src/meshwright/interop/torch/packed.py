@@ -21,7 +21,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.interop.torch.derivatives import connected
 from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
-from meshwright.interop.torch.unchecked import bounded, positions
+from meshwright.interop.torch.positions import elements
 
 _functions = torch._VF
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -152,7 +152,7 @@ def _element(self: torch.Tensor, index: Any) -> torch.Tensor:
     are unknown."""
     if type(index) is int and index == 0 and self in _VARYING:
         return _recorded([_VARYING[self][0].shape[0]])[0]
-    return self[positions(bounded(index))]
+    return elements(self, index)
 
 
 def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

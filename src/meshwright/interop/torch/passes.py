@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 #: ops that are views too, of shapes written otherwise
@@ -92,6 +93,37 @@ def _composed(node: fx.Node) -> None:
     node.args = (source, *node.args[1:])
     if _shape(source) == _shape(node) and source.meta["val"].dtype == node.meta["val"].dtype:
         node.replace_all_uses_with(source)
+
+
+# --- positions that only a run knows ------------------------------------------------------------------------
+def starts_at_positions(module: fx.GraphModule) -> None:
+    """Write slices of known lengths, behind positions that only a run knows, by their lengths; what torch has noted to
+    check of such positions is left out."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target == torch.ops.aten._assert_scalar.default:
+            graph.erase_node(node)
+        elif node.target == torch.ops.aten.slice.Tensor:
+            dim, start, end, step = (_argument(node, name) for name in ("dim", "start", "end", "step"))
+            is_at_position = step == 1 and (isinstance(start, fx.Node) or isinstance(end, fx.Node))
+            length = _length(node) if is_at_position else None
+            if length is not None:
+                node.args, node.kwargs = (node.args[0], dim, start or 0, length), {}
+                node.target = torch.ops.aten.narrow.default
+    graph.eliminate_dead_code()
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """An argument of a slice, or what it is by default."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    at, default = next((i, a.default_value) for i, a in enumerate(schema) if a.name == name)
+    return node.kwargs.get(name, node.args[at] if at < len(node.args) else default)
+
+
+def _length(node: fx.Node) -> int | None:
+    """That of a slice, if it is known."""
+    size = node.meta["val"].shape[_argument(node, "dim")]
+    return None if free_unbacked_symbols(size) else int(size)
 
 
 # --- packed sequences ---------------------------------------------------------------------------------------

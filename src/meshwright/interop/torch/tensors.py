@@ -26,8 +26,8 @@ def as_array(tensor: torch.Tensor, copy: bool = True) -> Any:
     Without ``copy`` the array may share the tensor's memory: writing to the tensor then changes the array.
 
     Raises:
-      DTypeError: a dtype that arrays do not have. ArgumentTypeError: a sparse or quantized tensor, or one that has its
-        values in other tensors, as a ``DTensor``.
+      DTypeError: a dtype that arrays do not have. ArgumentTypeError: a sparse, nested or quantized tensor, or
+        one that has its values in other tensors, as a ``DTensor``.
     """
     dtype = array_dtype(tensor.dtype)
     if tensor.is_meta:
@@ -43,6 +43,8 @@ def instead(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that no array stands for, and what to use in its place; None if one does."""
     if tensor.is_quantized:
         return f"quantized ({tensor.dtype})", "dequantize()"
+    if tensor.is_nested:
+        return "nested", "to_padded_tensor(0.0), and a mask of what is there"
     if tensor.layout != torch.strided:
         return f"of layout {tensor.layout}", "to_dense()"
     if isinstance(tensor, DTensor):

@@ -15,19 +15,21 @@ import torch
 from torch import fx
 from torch._C import _functorch
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-from torch._functorch import eager_transforms
+from torch._functorch import eager_transforms, predispatch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.errors import RuleError
+from meshwright.interop.torch.modes import cast_as_recorded
 from meshwright.interop.torch.sources import location
 
-_BEGIN, _END = "_increment_nesting", "_decrement_nesting"
+_BEGIN, _END = ("_increment_nesting", "enter_dual_level"), ("_decrement_nesting", "exit_dual_level")
 #: what torch checks around a region
 _CHECKS = (torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable)
 #: levels that export does not follow by itself
-_DERIVATIVES = ("_grad" + _BEGIN, "_jvp" + _BEGIN)
+_DERIVATIVES = ("_grad_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level")
 #: what begins these
 LEVELS = (
     (eager_transforms, "grad_increment_nesting"), (eager_transforms, "jvp_increment_nesting"),
@@ -146,7 +148,39 @@ def in_ops(function: Any, *given: Any) -> Any:
         fresh = [torch.empty_like(x).detach() if isinstance(x, torch.Tensor) else x for x in given]
         ops = make_fx(function)(*fresh)
     ops.graph.eliminate_dead_code()
-    return fx.Interpreter(ops).run(*given)
+    if not torch.is_autocast_enabled("cpu"):
+        return fx.Interpreter(ops).run(*given)
+    with torch.autocast("cpu", enabled=False):  # what it casts is cast by now: what it does not, it would cast again
+        return fx.Interpreter(ops).run(*given)
+
+
+class _Unchanged(TorchDispatchMode):
+    """Ops as they are: export asks for two modes of each region that is checkpointed."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def make_ready(module: torch.nn.Module) -> None:
+    """Have the graphs of Dynamo's in a module be such that an export follows them."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
+            cast_as_recorded(part)
+            _put_batches_in_front(part)
+
+
+def _put_batches_in_front(module: fx.GraphModule) -> None:
+    """Have batches of ``vmap`` become dimensions in front, which are then moved: torch's function moves them by an op
+    of its own, of whose result an export sees nothing."""
+    for node in list(module.graph.nodes):
+        if node.target is predispatch._remove_batch_dim and node.args[3] != 0:
+            with module.graph.inserting_after(node):
+                moved = module.graph.call_function(torch.movedim, (node, 0, node.args[3]))
+            moved.meta = dict(node.meta)
+            node.replace_all_uses_with(moved, lambda user, moved=moved: user is not moved)
+            node.args = (*node.args[:3], 0)
+    module.recompile()
 
 
 # --- within modules -----------------------------------------------------------------------------------------
@@ -157,6 +191,7 @@ def captured(module: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any
         graph: fx.GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     for name in ("fake_mode", "tracing_context"):
         graph.meta.pop(name, None)
+    make_ready(graph)
     changed = written_out(graph)
     if changed is not graph:
         for name, part in changed.named_children():

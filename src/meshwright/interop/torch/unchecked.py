@@ -70,20 +70,20 @@ for _read in torch.Tensor.numpy, torch.Tensor.__array__:
 _SIZED = (
     *(getattr(torch.Tensor, name) for name in (
         "view", "reshape", "expand", "repeat", "tile", "unflatten", "split", "chunk", "roll", "unfold",
-        "new_zeros", "new_ones", "new_empty", "movedim", "transpose", "permute", "flatten", "select",
+        "new_zeros", "new_ones", "new_empty", "movedim", "transpose", "permute", "flatten",
     )),
     torch.nn.functional.pad, torch._C._nn.pad, torch.reshape, torch.tile, torch.unflatten, torch.split,
-    torch.chunk, torch.roll, torch.movedim, torch.transpose, torch.permute, torch.flatten, torch.select,
+    torch.chunk, torch.roll, torch.movedim, torch.transpose, torch.permute, torch.flatten,
 )  # fmt: skip
 _CREATED = torch.zeros, torch.ones, torch.empty, torch.arange, torch.rand, torch.randn, torch.eye
 
 
-def _counted(x: Any) -> Any:
+def counted(x: Any) -> Any:
     """``x`` with numbers for the tensors of one integer in it, if they are the same in every call."""
     if isinstance(x, (tuple, list)):
-        return type(x)(map(_counted, x)) if type(x) in (tuple, list) else x
+        return type(x)(map(counted, x)) if type(x) in (tuple, list) else x
     if isinstance(x, slice):
-        return slice(*map(_counted, (x.start, x.stop, x.step)))
+        return slice(*map(counted, (x.start, x.stop, x.step)))
     is_count = isinstance(x, torch.Tensor) and x.ndim == 0 and not (x.is_floating_point() or x.is_complex())
     value = known(x) if is_count and x.dtype != torch.bool else None
     if value is None:
@@ -94,9 +94,9 @@ def _counted(x: Any) -> Any:
 
 def _counts(function: Callable[..., Any], first: int) -> None:
     @overrides(function)
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def by_numbers(*args: Any, **kwargs: Any) -> Any:
         """Torch's function, of sizes, shifts and dimensions that are numbers."""
-        return function(*args[:first], *map(_counted, args[first:]), **{n: _counted(x) for n, x in kwargs.items()})
+        return function(*args[:first], *map(counted, args[first:]), **{n: counted(x) for n, x in kwargs.items()})
 
 
 for _function in _SIZED:
@@ -105,26 +105,11 @@ for _function in _CREATED:
     _counts(_function, 0)
 
 
-@overrides(torch.narrow, torch.Tensor.narrow)
-def _narrow(input: torch.Tensor, dim: int, start: Any, length: Any) -> torch.Tensor:
-    """Torch's function; behind a start that differs from call to call, elements at positions, not a view."""
-    start, length = _counted(start), _counted(length)
-    if not isinstance(start, torch.Tensor):
-        return torch.narrow(input, dim, start, length)
-    start = torch.where(start < 0, start + input.shape[dim], start)
-    return input.index_select(dim, start + torch.arange(length, device=input.device))
-
-
 def bounded(x: Any) -> Any:
     """An index with numbers for the bounds of its slices."""
     if isinstance(x, tuple):
         return tuple(map(bounded, x))
-    return _counted(x) if isinstance(x, slice) else x
-
-
-@overrides(torch.Tensor.__setitem__)
-def _assigned(self: torch.Tensor, index: Any, value: Any) -> None:
-    self[positions(bounded(index))] = value
+    return counted(x) if isinstance(x, slice) else x
 
 
 def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:

@@ -11,8 +11,10 @@ import numpy as np
 
 from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.core.avals import Typed
 from meshwright.errors import RuleError
 from meshwright.interop.torch.ops.reductions import lengths_to_offsets
+from meshwright.interop.torch.ops.shapes import from_front
 from meshwright.interop.torch.promotion import cast, is_one
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_vjp import custom_vjp
@@ -132,9 +134,10 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
 
 # --- parts written ------------------------------------------------------------------------------------------
 @register("aten.slice_scatter")
-def slice_scatter(
-    self: Any, src: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Any:
+def slice_scatter(self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    if step == 1 and (isinstance(start, Typed) or isinstance(end, Typed)):  # of the length that the source has
+        first = from_front(0 if start is None else start, self.shape[dim])
+        return lax.dynamic_update_slice_in_dim(self, cast(src, self.dtype), first, dim % self.ndim)
     where = (slice(None),) * (dim % self.ndim) + (slice(start, end, step),)
     return self.at[where].set(cast(src, self.dtype))
 

@@ -1,7 +1,7 @@
-"""Python's numbers that only a run knows: what ``item()`` reads of a float tensor, and what is computed of it.
+"""Python's numbers that only a run knows: what ``item()`` reads of a tensor, and what is computed of it.
 
 They are weakly typed scalars here, which are promoted as torch promotes Python's numbers. Dynamo makes such of floats
-that change from call to call, as a learning rate does.
+that change from call to call, as a learning rate does. An index that is a tensor (``x[i]``) is such a number to torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from meshwright import numpy as mnp
 from meshwright.core.avals import Typed
@@ -26,6 +27,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sym_max: mnp.maximum,
     torch.sym_min: mnp.minimum,
     torch.sym_float: lambda x: x,
+    torch.sym_not: mnp.logical_not,
+    torch.sym_ite: mnp.where,
     **{
         getattr(torch, f"_sym_{name}"): getattr(mnp, name)
         for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "log2")
@@ -42,7 +45,8 @@ def number(self: Any) -> Any:
 
 def is_number(value: Any) -> bool:
     """Whether a node's value, as torch traced it, is such a number."""
-    return isinstance(value, torch.SymFloat)
+    is_read = isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
+    return is_read or isinstance(value, torch.SymFloat)
 
 
 def of_numbers(target: Any, args: Sequence[Any]) -> Any:

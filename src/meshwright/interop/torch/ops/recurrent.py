@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright import numpy as mnp
+from meshwright.errors import RuleError
 from meshwright.interop.torch.ops.loops import scan
 from meshwright.interop.torch.ops.products import linear
 from meshwright.interop.torch.ops.randomness import dropped
@@ -100,6 +101,21 @@ def lstm(
     args = has_biases, num_layers, dropout, train, bidirectional, batch_first, draw
     out, finals = layers(_lstm, input, hx, params, *args)
     return out, *finals
+
+
+@register("aten.mkldnn_rnn_layer")
+def mkldnn_layer(
+    input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: bool,
+    batch_sizes: Sequence[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
+    batch_first: bool, train: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """One direction of one layer of an LSTM, time first: what torch's is made of in types of 16 bits."""
+    if mode != 2:
+        raise RuleError(f"a layer of mode {mode}; torch makes those of LSTMs, of mode 2")
+    biases = (weight2, weight3) if has_biases else (None, None)
+    state = tuple(s.reshape(s.shape[-2:]) for s in (hx_, cx_))
+    outs, (h, c) = _direction(_lstm, input, state, (weight0, weight1, *biases), reverse, None)
+    return outs, h.reshape(hx_.shape), c.reshape(cx_.shape), mnp.zeros(0, mnp.uint8)
 
 
 def _one_state(cell: Cell) -> Callable[..., Any]:

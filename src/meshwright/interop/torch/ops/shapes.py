@@ -159,10 +159,15 @@ def slice_(self: Any, dim: int = 0, start: int | None = None, end: int | None = 
     return lax.slice_in_dim(self, first, last, step, dim)
 
 
+def from_front(position: Any, size: int) -> Any:
+    """A position that may be counted from behind."""
+    return mnp.where(position < 0, position + size, position)
+
+
 @register("aten.narrow", "aten.narrow_copy")
 def narrow(self: Any, dim: int, start: int, length: int) -> Any:
     if not isinstance(start, int):
-        return lax.dynamic_slice_in_dim(self, start, length, dim % self.ndim)
+        return lax.dynamic_slice_in_dim(self, from_front(start, self.shape[dim]), length, dim % self.ndim)
     first = start % self.shape[dim] if start < 0 else start
     return lax.slice_in_dim(self, first, first + length, 1, dim % self.ndim)
 
