@@ -14,6 +14,7 @@ import jax.numpy as jnp  # noqa: E402
 import meshwright as mw  # noqa: E402
 from meshwright.errors import CompileError, ImportProgramError, KernelWarning, ReplicationWarning  # noqa: E402
 from meshwright.interop.jax import kernels  # noqa: E402
+from meshwright.interop.jax.kernel_grids import divisible  # noqa: E402
 
 MESH = mw.AbstractMesh((2, 2), ("x", "y"))
 RNG = np.random.default_rng(0)
@@ -177,6 +178,12 @@ def numbered(x_ref, y_ref):
     y_ref[...] = x_ref[...] + pl.program_id(0)
 
 
+def drawn(x_ref, y_ref):
+    pltpu.prng_seed(0)
+    bits = pltpu.bitcast(pltpu.prng_random_bits(x_ref.shape), jnp.uint32)
+    y_ref[...] = x_ref[...] + (bits >> 31).astype(jnp.float32)
+
+
 def kept_in_scratch(x_ref, y_ref, kept):
     kept[...] = x_ref[...] * 2
     y_ref[...] = kept[...] + 1
@@ -234,6 +241,19 @@ def test_a_product_is_divided_by_rows_and_columns_but_not_by_what_it_sums():
     part = mw.jit(multiply, in_shardings=(left, summed), out_shardings=tiles).lower(A, B).partition()
     part.verify(A, B, rtol=1e-4, atol=1e-4)
     assert [c.kind for c in part.collectives] == ["all_to_all"]
+
+
+def test_draws_and_index_maps_that_ask_for_their_step_are_not_divided():
+    def by_program(x):
+        blocks = pl.BlockSpec((8, 256), lambda i: (i, 0))
+        asks = pl.BlockSpec((8, 256), lambda i: (31 - pl.program_id(0), 0))
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(doubled, grid=(32,), in_specs=[asks], out_specs=blocks, out_shape=shape)(x)
+
+    for f in (by_program, lambda x: rows_of(drawn, x)):
+        jaxpr = jax.make_jaxpr(f)(A)
+        (eqn,) = (e for e in jaxpr.eqns if e.primitive.name == "pallas_call")
+        assert not divisible({k: v for k, v in eqn.params.items() if k != "interpret"}, [v.aval for v in eqn.invars])
 
 
 def test_what_vmap_adds_is_divided():

@@ -18,6 +18,7 @@ import jax
 from meshwright.core.avals import ShapedArray
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
+from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
@@ -65,7 +66,9 @@ class Grid:
         for g, places in self.dims.items():
             n, d = next((n, d) for n, d in enumerate(places) if d is not None)
             whole = (*(a.shape for a in self.avals), *(a.shape for a in params["out_avals"]))[n][d]
-            grid[g] = shapes[n][d] * grid[g] // whole
+            grid[g], rest = divmod(shapes[n][d] * grid[g], whole)
+            if rest:
+                raise RuleError(f"kernel_call: a part of shape {shapes[n]} does not consist of whole blocks")
         blocks = [
             m.replace(array_aval=m.array_aval.update(shape=shape))
             for m, shape in zip(mapping.block_mappings, shapes[first:], strict=True)
@@ -86,7 +89,12 @@ def divisible(params: Any, avals: Sequence[Any]) -> dict[int, tuple[int | None, 
     if kernel.effects and any(not _is_of_refs(e) for e in kernel.effects):
         return {}
     own = [g for g in range(len(mapping.grid)) if g not in mapping.vmapped_dims]
-    asked = {own[axis] for axis in _asked(kernel)}
+    jaxprs = kernel, *(m.index_map_jaxpr for m in mapping.block_mappings)
+    primitives = [eqn for jaxpr in jaxprs for eqn in _eqns(jaxpr)]
+    if any(eqn.primitive.name.startswith("prng_") for eqn in primitives):
+        return {}  # numbers are drawn from a state that goes from step to step
+    positions = (eqn.params["axis"] for eqn in primitives if eqn.primitive.name in ("program_id", "num_programs"))
+    asked = {own[axis] for axis in positions if axis < len(own)}  # others are those of loops within the kernel
     semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
     found = {}
     for g, steps in enumerate(mapping.grid):
@@ -142,13 +150,11 @@ def _is_of_refs(effect: Any) -> bool:
     return type(effect).__name__ in ("ReadEffect", "WriteEffect", "AccumEffect")
 
 
-def _asked(jaxpr: Any) -> Iterator[int]:
-    """The dimensions of the grid whose position or size the kernel asks for."""
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
-    for eqn in inner.eqns:
-        if eqn.primitive.name in ("program_id", "num_programs"):
-            yield eqn.params["axis"]
+def _eqns(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr of JAX, also of those that these hold."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield eqn
         for value in eqn.params.values():
             for each in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(each, "eqns") or hasattr(getattr(each, "jaxpr", None), "eqns"):
-                    yield from _asked(each)
+                    yield from _eqns(each)
