@@ -20,6 +20,10 @@ FUNCTIONS = {
     "isclose, absolutely": lambda p, e: p.numpy.isclose(X, X + 0.1, 0, e),
     "allclose": lambda p, e: p.numpy.allclose(X, X + 0.1, e),
     "nan_to_num": lambda p, e: p.numpy.nan_to_num(SPECIAL, nan=e, posinf=2 * e, neginf=-e),
+    "var": lambda p, e: p.numpy.var(X, 1, ddof=e),
+    "std of some": lambda p, e: p.numpy.std(X, 0, ddof=e, where=X > -3),
+    "lstsq": lambda p, e: p.numpy.linalg.lstsq(X.T, X[0], rcond=e)[0],
+    "lstsq, by default": lambda p, e: p.numpy.linalg.lstsq(X.T, X[0], rcond=-e)[0],
     "leaky_relu": lambda p, e: p.nn.leaky_relu(X, e),
     "squareplus": lambda p, e: p.nn.squareplus(X, e),
     **{

@@ -143,3 +143,19 @@ def test_random_keys_among_the_operands_of_branches_that_entries_choose():
         want_key, want = f(taken[n], key, x[n])
         assert np.array_equal(mw.random.key_data(got_keys[n]), mw.random.key_data(want_key))
         np.testing.assert_allclose(got[n], want, rtol=1e-6)
+
+
+def test_what_all_branches_return_as_it_is_is_not_batched():
+    """As in JAX, which takes such results out of the ``cond``."""
+    y = np.arange(3, dtype=np.float32)
+
+    def f(p, x, y):
+        return mw.lax.cond(p == 0, lambda x, y: (x + 1, y, x), lambda x, y: (x * 2, y, x), x, y)
+
+    xs, predicates = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([0, 1, 1, 0])
+    outs = mw.vmap(f, in_axes=(0, 0, None), out_axes=(0, None, 0))(predicates, xs, y)
+    changed = np.where(predicates[:, None] == 0, xs + 1, xs * 2)
+    for got, want in zip(outs, (changed, y, xs), strict=True):
+        np.testing.assert_array_equal(got, want)
+    same = mw.vmap(lambda p, y: mw.lax.switch(p, [lambda y: y] * 3, y), in_axes=(0, None), out_axes=None)
+    np.testing.assert_array_equal(same(predicates, y), y)

@@ -53,7 +53,10 @@ def is_arraylike(x: Any) -> bool:
 
 def taken(x: Any) -> Any:
     """``x``, or the array that it stands for, as parameters of layers of other libraries do (``__jax_array__``)."""
-    return x.__jax_array__() if hasattr(type(x), "__jax_array__") and not isinstance(x, Typed) else x
+    if isinstance(x, Typed) or not hasattr(type(x), "__jax_array__"):
+        return x
+    stands_for = x.__jax_array__  # None in JAX's tracers
+    return x if stands_for is None else stands_for()
 
 
 def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.arithmetic import maximum, minimum, subtract
 from meshwright.numpy.axes import no_out, normal_axes, normal_axis, split_names
 from meshwright.numpy.compiled import compiled
@@ -376,14 +376,15 @@ def variance(
         raise DTypeError(f"var: dtype= must be a float or complex dtype, got {target}")
     target = dtypes.real_of(target) if dtype is None else target
     axes = normal_axes(axis, typeof(x).ndim, "var")
-    free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
-    return _variance(x, where, mean, axes, target, computed, free, keepdims, steady)
+    traced = ddof if isinstance(ddof, Tracer) else None
+    free = 0 if traced is not None else ddof if is_python_number(ddof) else np.asarray(ddof).item()
+    return _variance(x, where, mean, traced, axes, target, computed, free, keepdims, steady)
 
 
-@compiled(static_argnums=(3, 4, 5, 6, 7, 8))
+@compiled(static_argnums=(4, 5, 6, 7, 8, 9))
 def _variance(
-    x: Any, where: Any, center: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype, ddof: float,
-    keepdims: bool, steady: bool,
+    x: Any, where: Any, center: Any, traced: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype,
+    ddof: float, keepdims: bool, steady: bool,
 ) -> Any:  # fmt: skip
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
@@ -403,6 +404,7 @@ def _variance(
         divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
+    divisor = divisor if traced is None else ops.sub(divisor, convert(traced, real))
     # With too few elements the variance is NaN.
     enough = ops.gt(divisor, np.zeros((), real))
     result = ops.div(total, ops.select(enough, divisor, np.asarray(1 if steady else np.nan, real)))

@@ -195,7 +195,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tu
     m, n = typeof(a).shape
     vector = typeof(b).ndim == 1
     fitting("lstsq", m, b, typeof(b).shape[0])
-    tolerance = epsilon(a) * max(m, n) if rcond is None else epsilon(a) if rcond < 0 else rcond
+    tolerance = epsilon(a) * max(m, n) if rcond is None else where(asarray(rcond) < 0, epsilon(a), rcond)
     columns = reshape(b, (m, 1)) if vector else b
     x, residuals, rank, s = _lstsq(a, columns, convert(asarray(tolerance), real_of(typeof(a).dtype)))
     if not m * n:

@@ -13,7 +13,7 @@ from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
 from meshwright.ir.contract import ArrayLike, Emitted
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
@@ -21,11 +21,7 @@ from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.call import CallOp, Jit
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.guards import guarded, has_checks
-from meshwright.ops.control.regions import (
-    merge,
-    omit,
-    pick,
-)
+from meshwright.ops.control.regions import arranged, merge, omit, pick
 from meshwright.ops.control.retype import cast_each, in_axes, out_axes, retyped
 from meshwright.ops.elementwise.table import eq, materialize, select, stop_gradient
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
@@ -85,11 +81,25 @@ class Cond(ControlOp):
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         if dims[0] is None:
             return super().batch_call(t, axis, args, dims)
+        passed = self._passed_on()
+        kept = [o for o, n in enumerate(passed) if n is None]
+        if len(kept) < len(passed):
+            op = Cond(tuple(arranged(b, b.jaxpr.invars, [b.jaxpr.outvars[o] for o in kept]) for b in self.branches))
+            some: tuple[Any, Any] = op.batch_call(t, axis, args, dims) if kept or op.has_effects else ([], [])
+            chosen = zip(*some)
+            every = [next(chosen) if n is None else (args[1 + n], dims[1 + n]) for n in passed]
+            return [x for x, _ in every], [d for _, d in every]
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
         if any(map(has_checks, self.branches)):
             op = Cond(tuple(t.derive(_where_taken, b, number) for number, b in enumerate(self.branches)))
             return op._chosen_by_entry(t, axis, [args[0], *args], [dims[0], *dims])
         return self._chosen_by_entry(t, axis, args, dims)
+
+    def _passed_on(self) -> list[int | None]:
+        """The operand that all branches return as a result, for each result; None where they do not."""
+        places: list[dict[Atom, int]] = [{v: n for n, v in enumerate(b.jaxpr.invars)} for b in self.branches]
+        outs = zip(*(map(at.get, b.jaxpr.outvars) for at, b in zip(places, self.branches)))
+        return [ns[0] if len(set(ns)) == 1 else None for ns in outs]
 
     def _chosen_by_entry(
         self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
