@@ -15,6 +15,7 @@ import meshwright as mw  # noqa: E402
 from meshwright.errors import CompileError, ImportProgramError, KernelWarning, ReplicationWarning  # noqa: E402
 from meshwright.interop.jax import kernels  # noqa: E402
 from meshwright.interop.jax.kernel_grids import divisible  # noqa: E402
+from meshwright.ir.fingerprint import fingerprint  # noqa: E402
 
 MESH = mw.AbstractMesh((2, 2), ("x", "y"))
 RNG = np.random.default_rng(0)
@@ -77,6 +78,12 @@ def test_the_kernel_is_for_its_hardware():
     on_tpu, on_cpu = (str(part.module(platform)) for platform in ("tpu", "cpu"))
     assert "tpu_custom_call" in on_tpu and "dot_general" not in on_tpu
     assert "tpu_custom_call" not in on_cpu and "dot_general" in on_cpu
+
+
+def test_programs_with_kernels_are_kept_on_disk_as_others():
+    first, again = (fingerprint(mw.from_jax(product, A, B).partition(MESH).jaxpr) for _ in range(2))
+    assert first is not None and first == again
+    assert first != fingerprint(mw.from_jax(lambda a, b: product(a, b) * 2, A, B).partition(MESH).jaxpr)
 
 
 def test_in_a_manual_region_each_device_calls_it_on_its_part():

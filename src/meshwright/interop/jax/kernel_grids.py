@@ -17,7 +17,6 @@ import jax
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.late import LateModule
-from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
@@ -29,18 +28,23 @@ _CORE: Any = LateModule("jax._src.pallas.core")
 Lower = Callable[[Callable[..., Any], Sequence[Any]], ClosedJaxpr]
 
 
-@dataclass(frozen=True, eq=False)
+#: for each dimension of a grid that can be divided, the dimension of each operand and result that its steps count
+#: blocks of (None: they all use the same part of it)
+Dims = dict[int, tuple[int | None, ...]]
+
+
 class Grid:
-    """The grid of a ``pallas_call`` with these parameters and operand types.
+    """The grid of a ``pallas_call`` with these parameters and operand types; ``lower`` lowers a part of it."""
 
-    ``dims`` maps each dimension of the grid that can be divided to the dimension that its steps count blocks of, for
-    each operand and result (None: they all use the same part of it). ``lower`` makes a program of a JAX function.
-    """
+    def __init__(self, params: Any, avals: Sequence[Any], dims: Dims, lower: Lower) -> None:
+        self.params = params
+        self.avals = avals
+        self.dims = dims
+        self.lower = lower
 
-    params: Any
-    avals: Sequence[Any]
-    dims: dict[int, tuple[int | None, ...]]
-    lower: Lower
+    def __reduce__(self) -> Any:
+        """For fingerprints: the op that has it describes the kernel."""
+        return str, (str(self.dims),)
 
     def rule(self, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> ShardingRule:
         """The sharding rule: blocks are whole, and other dimensions are not split."""
@@ -83,8 +87,8 @@ class Grid:
         return self.lower(lambda *xs: _PALLAS.pallas_call_p.bind(*xs, interpret=False, **params), types)
 
 
-def divisible(params: Any, avals: Sequence[Any]) -> dict[int, tuple[int | None, ...]]:
-    """The dimensions of a kernel's grid that can be divided, as :attr:`Grid.dims`."""
+def divisible(params: Any, avals: Sequence[Any]) -> Dims:
+    """The dimensions of a kernel's grid that can be divided."""
     mapping, kernel = params["grid_mapping"], params["jaxpr"]
     if kernel.effects and any(not _is_of_refs(e) for e in kernel.effects):
         return {}
