@@ -38,9 +38,7 @@ from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.batched import described, on_target, virtual_program
-from meshwright.lowering.in_place import in_place
-from meshwright.lowering.kernels import kernels_of
-from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
+from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, first_passes, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.compiling import one_device
@@ -295,7 +293,7 @@ class PartitionedProgram(Stage):
         """The per-device program in the form that the compiler of a platform is given."""
         passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            steps = in_place(self.donated), kernels_of(platform or config.platform)
+            steps = first_passes(self.donated, platform or config.platform)
             return run_passes(passes.run(self.jaxpr)[0], (*steps, *FAST_FORMS.get(platform, ())))
 
     def as_text(self, dialect: str = "jaxpr") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -107,6 +107,12 @@ LOWERING = (
     ONE_BY_ONE,
 )
 
+
+def first_passes(donated: Collection[int], platform: str) -> tuple[Pass, ...]:
+    """The passes before :data:`LOWERING`, for a program whose arguments with these numbers are donated."""
+    return in_place(donated), kernels_of(platform)
+
+
 #: a single device without a mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
 
@@ -163,8 +169,7 @@ def lower(
 ) -> DeviceProgram:
     """The program of one real device after the lowering passes for ``target``."""
     platform = target.platform if target.devices else config.platform
-    first = in_place(donated or {}), kernels_of(platform)
-    passes = [*first, *(p for p in LOWERING if ONLY_FOR.get(p, platform) == platform)]
+    passes = [*first_passes(donated or {}, platform), *(p for p in LOWERING if ONLY_FOR.get(p, platform) == platform)]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.passes import Pass
 from meshwright.lowering.batched import batching
-from meshwright.lowering.in_place import in_place
-from meshwright.lowering.lower import LOWERING
+from meshwright.lowering.lower import LOWERING, first_passes
 from meshwright.lowering.units import Units
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PREPARE, partition
@@ -33,7 +32,7 @@ def whole_pipeline() -> Pipeline:
         *_only("with combine_bytes", communication_passes(mesh, [], combine_bytes=1).passes[len(communication) :]),
         *_only("where that is better", tiling_passes(mesh, []).passes[:1]),
         *_only("with memory_limit", (GATHER_AGAIN, *RECOMPUTE)),
-        *batching(part, Units.of(part)), in_place(()), *LOWERING,
+        *batching(part, Units.of(part)), *first_passes((), "cpu"), *LOWERING,
         *_only("compiling for TPUs", target_passes("tpu", mesh, []).passes),
     ))  # fmt: skip
 
