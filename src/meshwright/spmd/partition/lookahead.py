@@ -170,7 +170,8 @@ class Search:
         What follows may be split so as well, until it is needed whole: tables that are filled and read by index."""
         before = self.best
         self.reconsider(before, replace(before.strategy, whole_results=True))
-        if self.best.price_with_starts > before.price_with_starts or self.best.work > REPEATED * before.work:
+        longer = self.best.times[0] > before.times[0] or self.best.price_with_starts > before.price_with_starts
+        if longer or self.best.work > REPEATED * before.work:
             self.best = before
 
     def gather_once(self) -> None:
