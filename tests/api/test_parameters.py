@@ -54,6 +54,7 @@ OTHERWISE = {
         "jax.export.export": {"_override_lowering_rules"}, "jax.debug.visualize_sharding": {"color_map"},
         "jax.debug.breakpoint": {"token", "kwargs"}, "jax.ref.swap": {"_function_name"},
         "jax.core.eval_jaxpr": {"propagate_source_info"}, "jax.interpreters.batching.bdim_at_front": {"mesh_axis"},
+        "jax.interpreters.ad.JVPTrace": {"parent_trace", "tag"},
         "jax.profiler.start_server": {"requires_backend"}, "jax.experimental.sparse.empty": {"kwds"},
         "jax.experimental.sparse.eye": {"kwds"}, "jax.experimental.jet.jet": {"_"},
         "jax.ffi.register_ffi_target": {"kwargs"}, "jax.debug.callback": {"callback"},

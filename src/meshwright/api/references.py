@@ -241,7 +241,7 @@ def freeze(ref: Ref) -> Any:
 
     Example:
       >>> mw.freeze(mw.new_ref(3.0))
-      Array(3., dtype=float32)
+      Array(3., dtype=float32, weak_type=True)
     """
     return _checked(ref, "freeze").freeze()
 
