@@ -280,3 +280,72 @@ def test_squeezed_blocks_and_operands_that_all_steps_share():
         return pl.pallas_call(kernel, grid=(4,), in_specs=[row, whole], out_specs=row, out_shape=shape)(x, w)
 
     assert divided(split(f, np.stack([A[:16], B[:16], A[16:32], B[16:32]]), B))
+
+
+# --- what is not divided ------------------------------------------------------------------------------------
+def counting(x_ref, sums_ref, y_ref):
+    """The sums so far, which are kept in an operand."""
+    sums_ref[...] += x_ref[...].sum(0, keepdims=True)
+    y_ref[...] = x_ref[...] + sums_ref[...]
+
+
+def counting_by_dma(x_ref, sums_ref, y_ref):
+    def add(new, _):
+        new[...] = sums_ref[...] + x_ref[...].sum(0, keepdims=True)
+        pltpu.sync_copy(new, sums_ref)
+
+    pl.run_scoped(add, pltpu.VMEM((1, 256), jnp.float32), pltpu.SemaphoreType.DMA)
+    y_ref[...] = x_ref[...] + sums_ref[...]
+
+
+@pytest.mark.parametrize("space", [None, pl.ANY])
+@pytest.mark.parametrize("kernel", [counting, counting_by_dma])
+def test_an_operand_that_steps_write_is_no_different_from_scratch(kernel, space):
+    def f(x, sums, interpret=False):
+        rows, whole = pl.BlockSpec((8, 256), lambda i: (i, 0)), pl.BlockSpec((1, 256), lambda i: (0, 0))
+        whole = whole if space is None else pl.BlockSpec(memory_space=space)
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[rows, whole], out_specs=rows, out_shape=shape, interpret=interpret
+        )(x, sums)
+
+    part = split(f, A[:32], B[:1])
+    assert not divided(part)
+    np.testing.assert_allclose(mw.from_jax(f)(A[:32], B[:1]), f(A[:32], B[:1], True), rtol=1e-4, atol=1e-4)
+
+
+def with_scalars(kernel, scalars, x, out_specs=(), out_shape=(), **options):
+    """A kernel on blocks of rows, with scalars that index maps may read."""
+    rows = pl.BlockSpec((8, 256), lambda i, *_: (i, 0))
+    grid = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,), in_specs=[rows], out_specs=[rows, *out_specs])
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype), *out_shape]
+    return pl.pallas_call(kernel, grid_spec=grid, out_shape=shapes, **options)(scalars, x)
+
+
+def test_scalars_that_steps_write_are_no_different_from_scratch():
+    def kernel(n_ref, x_ref, y_ref):
+        n_ref[0] += 1
+        y_ref[...] = x_ref[...]
+
+    assert not divided(split(lambda x: with_scalars(kernel, jnp.arange(4), x), A[:32]))
+
+
+def test_results_in_the_memory_of_scalars_are_whole():
+    def kernel(n_ref, x_ref, y_ref, m_ref):
+        y_ref[...] = x_ref[...] * 2
+
+    numbers, shape = pl.BlockSpec((1,), lambda i, *_: (i,)), jax.ShapeDtypeStruct((4,), "int32")
+    in_place = {"input_output_aliases": {0: 1}}
+    split(lambda x: with_scalars(kernel, jnp.arange(4), x, [numbers], [shape], **in_place)[0], A[:32])
+
+
+@pytest.mark.parametrize("options", [{}, {"input_output_aliases": {0: 0}}], ids=["", "aliased"])
+def test_the_other_dimension_of_a_grid_may_have_any_number_of_steps(options):
+    def f(x, n):
+        tiles = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(
+            doubled, grid=(4, n), in_specs=[tiles], out_specs=tiles, out_shape=shape, **options
+        )(x)  # fmt: skip
+
+    assert not split(f, A[:32], np.int32(2)).collectives

@@ -1,8 +1,8 @@
 """Which dimensions of a Pallas kernel's grid can be divided among devices, and the kernel on a part of its grid.
 
 JAX asks users to put kernels into ``shard_map``. But block specifications say which blocks of which operands a step of
-the grid reads and writes: along a dimension of the grid that counts blocks of a dimension of every result, and does
-nothing else, devices can each run some of the steps, on the blocks that these use.
+the grid reads and writes: along a dimension of the grid that counts blocks of a dimension of everything that the kernel
+writes, and does nothing else, devices can each run some of the steps, on the blocks that these use.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Grid:
             m.replace(array_aval=m.array_aval.update(shape=shape))
             for m, shape in zip(mapping.block_mappings, shapes[first:], strict=True)
         ]
-        share = math.prod(grid) / math.prod(mapping.grid)
+        # Dimensions whose number of steps only a run knows are not divided.
+        share = math.prod(n / whole for n, whole in zip(grid, mapping.grid) if isinstance(n, int))
         params["grid_mapping"] = mapping.replace(grid=tuple(grid), block_mappings=tuple(blocks))
         params["out_avals"] = tuple(a.update(shape=s) for a, s in zip(params["out_avals"], shapes[count:]))
         if params["cost_estimate"] is not None:
@@ -99,6 +100,9 @@ def divisible(params: Any, avals: Sequence[Any]) -> Dims:
         return {}  # numbers are drawn from a state that goes from step to step
     positions = (eqn.params["axis"] for eqn in primitives if eqn.primitive.name in ("program_id", "num_programs"))
     asked = {own[axis] for axis in positions if axis < len(own)}  # others are those of loops within the kernel
+    written = _written(kernel, mapping)
+    if written is None:
+        return {}
     semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
     found = {}
     for g, steps in enumerate(mapping.grid):
@@ -108,7 +112,7 @@ def divisible(params: Any, avals: Sequence[Any]) -> Dims:
         if not isinstance(steps, int) or steps < 2 or g in asked or not apart:
             continue
         places = [_place(m, g, steps) for m in mapping.block_mappings]
-        if _fits(places, params):
+        if _fits(places, written, params):
             rest = len(avals) - mapping.num_inputs
             found[g] = (*(None,) * rest, *(None if p is None else p for p in places))
     return {g: places for g, places in found.items() if _is_alone(g, places, found)}
@@ -118,13 +122,26 @@ def divisible(params: Any, avals: Sequence[Any]) -> Dims:
 _MIXED = -1
 
 
-def _fits(places: Sequence[int | None], params: Any) -> bool:
+def _fits(places: Sequence[int | None], written: set[int], params: Any) -> bool:
     mapping = params["grid_mapping"]
-    ins, outs = places[: mapping.num_inputs], places[mapping.num_inputs :]
-    if _MIXED in places or None in outs:
+    if _MIXED in places or any(places[n] is None for n in written):
         return False
-    first = mapping.num_index_operands + mapping.num_dynamic_grid_bounds
-    return all(ins[i - first] == outs[o] for i, o in params["input_output_aliases"])
+    # Aliases count what index maps read, but no sizes of the grid.
+    pairs = [(i - mapping.num_index_operands, o + mapping.num_inputs) for i, o in params["input_output_aliases"]]
+    return all(i >= 0 and places[i] == places[o] for i, o in pairs)
+
+
+def _written(kernel: Any, mapping: Any) -> set[int] | None:
+    """The inputs that the kernel writes, and its results, by their number; None if it writes what index maps read.
+
+    What one step writes, later steps of the same block read, like scratch memory.
+    """
+    numbers = {v: n - mapping.num_index_operands for n, v in enumerate(kernel.invars)}
+    effects = [numbers.get(e.input, -1) for e in kernel.effects if not _only_reads(e)]
+    if any(n < 0 for n in effects):
+        return None
+    count = len(mapping.block_mappings)
+    return {*(n for n in effects if n < count), *range(mapping.num_inputs, count)}
 
 
 def _is_alone(g: int, places: Sequence[int | None], found: Any) -> bool:
@@ -152,6 +169,10 @@ def _place(mapping: Any, g: int, steps: int) -> int | None:
 
 def _is_of_refs(effect: Any) -> bool:
     return type(effect).__name__ in ("ReadEffect", "WriteEffect", "AccumEffect")
+
+
+def _only_reads(effect: Any) -> bool:
+    return type(effect).__name__ == "ReadEffect"
 
 
 def _eqns(jaxpr: Any) -> Iterator[Any]:
