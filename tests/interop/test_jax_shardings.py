@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 import jax.numpy as jnp  # noqa: E402
 
 import meshwright as mw  # noqa: E402
-from meshwright.errors import MeshError  # noqa: E402
+from meshwright.errors import ImportProgramError, MeshError  # noqa: E402
 
 P = jax.sharding.PartitionSpec
 SHAPE, AXES = (3, 2), ("data", "model")
@@ -93,3 +93,42 @@ def test_in_loops_and_branches_too():
 def test_a_mesh_that_does_not_fit_is_refused():
     with pytest.raises(MeshError, match=r"shardings for 6 devices, .* has 4; use a mesh of 6 devices"):
         mw.jit(OURS).lower(X, W).partition(mw.AbstractMesh((4,), ("x",)))
+
+
+def exchanged(x):
+    """Sums along one axis, sent along the other, times the position along this."""
+
+    def local(x):
+        to_next = [(0, 1), (1, 2), (2, 0)]
+        y = jax.lax.ppermute(jax.lax.psum(x, "model"), "data", to_next)
+        return y * (1 + jax.lax.axis_index("data"))
+
+    return jax.shard_map(local, mesh=THEIRS, in_specs=P(*AXES), out_specs=P("data"), check_vma=False)(x)
+
+
+#: meshes of 3 times 2 devices, by the names and in the order of theirs, or only by the numbers of devices
+MESHES = [
+    ((3, 2), ("data", "model")),
+    ((2, 3), ("model", "data")),
+    ((2, 1, 3), ("model", "other", "data")),
+    ((3, 2), ("rows", "columns")),
+    ((3, 1, 2), ("a", "model", "b")),
+]
+
+
+def test_collectives_are_over_the_axes_of_their_region_on_any_mesh():
+    x = RNG.normal(size=(6, 4)).astype("f4")
+    want = np.roll(x.reshape(6, 2, 2).sum(1), 2, 0) * np.repeat(np.arange(1, 4), 2)[:, None]
+    for sizes, names in MESHES:
+        for f in (mw.from_jax(exchanged), mw.grad(lambda x: mw.numpy.sin(mw.from_jax(exchanged)(x)).sum())):
+            mw.jit(f).lower(x).partition(mw.AbstractMesh(sizes, names)).verify(x)
+        program = mw.from_jax(exchanged, x).partition(mw.make_mesh(sizes, names))
+        np.testing.assert_allclose(program(x), want, rtol=1e-5)
+
+
+def test_a_mesh_with_a_part_of_an_axis_is_refused():
+    mesh = jax.sharding.AbstractMesh((2, 2), AXES)
+    f = jax.shard_map(lambda x: jax.lax.psum(x, "model"), mesh=mesh, in_specs=P(*AXES), out_specs=P("data"))
+    x = RNG.normal(size=(4, 4)).astype("f4")
+    with pytest.raises(ImportProgramError, match=r"along a part of an axis only \(d:\(1\)2\); use a mesh"):
+        mw.jit(mw.from_jax(f)).lower(x).partition(mw.AbstractMesh((4,), ("d",)))

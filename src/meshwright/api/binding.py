@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from meshwright.core import dtypes, source
 from meshwright.errors import ImportProgramError, MeshwrightError, ShardingError
@@ -40,7 +43,7 @@ from meshwright.sharding import (
 from meshwright.sharding.device_groups import ManualGrid, device_order
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import in_own_order
-from meshwright.sharding.sdy import SdySharding
+from meshwright.sharding.sdy import SdyDimension, SdySharding
 
 
 # --- one sharding -------------------------------------------------------------------------------------------
@@ -132,6 +135,24 @@ def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
     return same_sizes and (mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids)
 
 
+def _numbers_by_name(mesh: AnyMesh, sharding: SdySharding) -> tuple[int, ...]:
+    """The device number in a program at each position of ``mesh``, which has the axes of the program's mesh, that of
+    ``sharding``, in any order. Empty: the numbers are those of ``mesh``."""
+    own = sharding.mesh
+    if own.size != mesh.size:
+        return ()
+    ids = np.array(sharding.device_ids or range(own.size)).reshape(own.axis_sizes)
+    names = [a for a in mesh.axis_names if a in own.axis_names]  # any others have one position
+    numbers = ids.transpose([own.axis_names.index(a) for a in names]).ravel()
+    return () if np.array_equal(numbers, device_order(mesh)) else tuple(numbers.tolist())
+
+
+def _along(axis: str, mesh: AnyMesh, sharding: SdySharding) -> tuple[str, ...]:
+    """The atoms of ``mesh`` that the devices along an axis of the mesh of ``sharding`` lie along, by their numbers."""
+    split = SdySharding(sharding.mesh, (SdyDimension((axis,)),), device_ids=sharding.device_ids)
+    return hlo_to_layout(sdy_to_hlo(split), 1, mesh.abstract_mesh, device_order(mesh).tolist()).dims[0]
+
+
 def _on_its_devices(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> bool:
     """Whether the sharding, with its device order, can be expressed by axes of ``mesh``."""
     try:
@@ -139,6 +160,11 @@ def _on_its_devices(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> bool:
     except ShardingError:
         return False
     return True
+
+
+def _as_hlo(shardings: Sequence[Annotation | None]) -> tuple[Annotation | None, ...]:
+    """Shardings by numbers of devices."""
+    return tuple(sdy_to_hlo(s) if isinstance(s, SdySharding) else s for s in shardings)
 
 
 # --- a program ----------------------------------------------------------------------------------------------
@@ -165,7 +191,9 @@ class _Binder:
     def __init__(self, mesh: AnyMesh, name: str) -> None:
         self.mesh = mesh
         self.name = name
-        self.grids: dict[tuple[str, ...], ManualGrid] = {}
+        self.grids: dict[tuple[tuple[str, ...], tuple[int, ...]], ManualGrid] = {}
+        #: the device numbers in the current region, unless they are those of the mesh
+        self.numbers: tuple[int, ...] = ()
 
     def jaxpr(self, jaxpr: ClosedJaxpr, manual: tuple[str, ...]) -> ClosedJaxpr:
         return replaced(jaxpr, lambda eqn: self.equation(eqn, manual))
@@ -196,10 +224,18 @@ class _Binder:
     # --- manual regions -------------------------------------------------------------------------------------
     def region(self, eqn: JaxprEqn, op: ManualComputation, manual: tuple[str, ...]) -> JaxprEqn:
         with self.located(eqn):
-            mine = self.axes_of(op, manual)
+            # Where the mesh has the axes of a region, names mean these. Otherwise all is by numbers of devices.
+            named = [s for s in (*op.in_shardings, *op.out_shardings) if isinstance(s, SdySharding)]
+            by_name = all(_has_axes_of(self.mesh, s) for s in named)
+            mine = self.axes_of(op, manual, None if by_name else named[0])
+            if not by_name:
+                op = replace(op, in_shardings=_as_hlo(op.in_shardings), out_shardings=_as_hlo(op.out_shardings))
+            numbers = _numbers_by_name(self.mesh, named[0]) if named and by_name else ()
             sides = (op.in_shardings, eqn.invars), (op.out_shardings, eqn.outvars)
             ins, outs = (tuple(self.cut(s, a, mine) for s, a in zip(*side)) for side in sides)
+        outside, self.numbers = self.numbers, numbers
         body = self.jaxpr(op.jaxpr, self.in_mesh_order((*manual, *mine)))
+        self.numbers = outside
         if not mine:
             return eqn.replace(op=Jit(op.name, body, inline=True))
         shard_map = ShardMap(ins, body, self.mesh, outs, mine if len(mine) < len(self.mesh.axis_names) else ())
@@ -213,11 +249,13 @@ class _Binder:
     def in_mesh_order(self, axes: Sequence[str]) -> tuple[str, ...]:
         return tuple(a for a in self.mesh.axis_names if a in axes)
 
-    def axes_of(self, op: ManualComputation, manual: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes that are manual in a region."""
+    def axes_of(self, op: ManualComputation, manual: tuple[str, ...], numbered: SdySharding | None) -> tuple[str, ...]:
+        """The axes that are manual in a region. Its axes are those of the mesh of ``numbered``, if there is one."""
         mesh = self.mesh.abstract_mesh
         if isinstance(op.manual, HloSharding):
             atoms = set(manual_axes(op.manual, mesh, device_order(self.mesh).tolist()))
+        elif numbered is not None:
+            atoms = {a for axis in op.manual for a in _along(axis, self.mesh, numbered)}
         else:
             atoms = set(mesh.expand(op.manual))
         axes = self.in_mesh_order([mesh.axis_of(a) for a in atoms])
@@ -248,13 +286,19 @@ class _Binder:
                     "manual; parts of a region must be blocks: put the manual axes first"
                 )
             entries.append(mesh.coalesce(own))
+            parts = [a for a in entries[-1] if a not in mesh.axis_names]
+            if parts:
+                raise ImportProgramError(
+                    f"the region splits dimension {d} of {value.aval} along a part of an axis only "
+                    f"({', '.join(parts)}); use a mesh that has this part as an axis of its own instead of {self.mesh}"
+                )
         return PartitionSpec(*entries)
 
     # --- collectives ----------------------------------------------------------------------------------------
     def device_op(self, eqn: JaxprEqn, op: DeviceOp, manual: tuple[str, ...]) -> JaxprEqn:
         if not manual and self.mesh.size > 1:
             raise ImportProgramError("stands in no manual region")
-        grid = self.grids.setdefault(manual, ManualGrid(self.mesh, manual))
+        grid = self.grids.setdefault((manual, self.numbers), ManualGrid(self.mesh, manual, self.numbers))
         fun = self.number(grid) if isinstance(op, DeviceNumber) else self.collective(op, grid)
         with source.at(eqn.source):
             jaxpr = trace_to_jaxpr(fun, [a.aval for a in eqn.invars], op.name)

@@ -114,10 +114,14 @@ def axis_groups(mesh: AbstractMesh, axes: Sequence[str], device_ids: Sequence[in
 
 @dataclass(frozen=True)
 class ManualGrid:
-    """The devices of ``mesh`` as a grid over its ``manual`` axes, for each position along the other axes."""
+    """The devices of ``mesh`` as a grid over its ``manual`` axes, for each position along the other axes.
+
+    ``numbers`` are those of the devices at the positions of the mesh, unless they are the mesh's own.
+    """
 
     mesh: AnyMesh
     manual: tuple[str, ...]
+    numbers: tuple[int, ...] = ()
 
     @cached_property
     def grid(self) -> AbstractMesh:
@@ -130,7 +134,8 @@ class ManualGrid:
         names = self.mesh.axis_names
         rest = [a for a in names if a not in self.manual]
         order = [names.index(a) for a in (*rest, *self.manual)]
-        numbers = device_order(self.mesh).reshape(self.mesh.axis_sizes).transpose(order)
+        numbers = np.array(self.numbers) if self.numbers else device_order(self.mesh)
+        numbers = numbers.reshape(self.mesh.axis_sizes).transpose(order)
         return numbers.reshape(-1, self.grid.size)
 
     @cached_property
