@@ -124,6 +124,10 @@ def test_collectives_are_over_the_axes_of_their_region_on_any_mesh():
             mw.jit(f).lower(x).partition(mw.AbstractMesh(sizes, names)).verify(x)
         program = mw.from_jax(exchanged, x).partition(mw.make_mesh(sizes, names))
         np.testing.assert_allclose(program(x), want, rtol=1e-5)
+    devices = np.array(mw.devices())[[4, 2, 0, 5, 1, 3]]
+    for sizes, names in MESHES[:2]:
+        mesh = mw.Mesh(devices.reshape(sizes), names)
+        np.testing.assert_allclose(mw.jit(mw.from_jax(exchanged)).lower(x).partition(mesh)(x), want, rtol=1e-5)
 
 
 def test_a_mesh_with_a_part_of_an_axis_is_refused():

@@ -130,9 +130,14 @@ def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedS
 def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
     """Whether a sharding uses axes and devices of ``mesh``."""
     ids = sharding.device_ids or tuple(range(sharding.mesh.size))
+    same_devices = mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids
+    return same_devices and _has_names_of(mesh, sharding)
+
+
+def _has_names_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
+    """Whether a sharding uses axes of ``mesh``, of whatever devices."""
     same_sizes = all(mesh.shape.get(a) == n for a, n in sharding.mesh.shape.items())
-    same_sizes &= sharding.mesh.orders == mesh.abstract_mesh.orders
-    return same_sizes and (mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids)
+    return same_sizes and sharding.mesh.orders == mesh.abstract_mesh.orders
 
 
 def _numbers_by_name(mesh: AnyMesh, sharding: SdySharding) -> tuple[int, ...]:
@@ -226,7 +231,7 @@ class _Binder:
         with self.located(eqn):
             # Where the mesh has the axes of a region, names mean these. Otherwise all is by numbers of devices.
             named = [s for s in (*op.in_shardings, *op.out_shardings) if isinstance(s, SdySharding)]
-            by_name = all(_has_axes_of(self.mesh, s) for s in named)
+            by_name = all(_has_names_of(self.mesh, s) for s in named)
             mine = self.axes_of(op, manual, None if by_name else named[0])
             if not by_name:
                 op = replace(op, in_shardings=_as_hlo(op.in_shardings), out_shardings=_as_hlo(op.out_shardings))
