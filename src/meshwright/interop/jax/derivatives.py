@@ -57,6 +57,7 @@ class ByRules:
         self.function = function
         self.import_ = import_
         self.batches = batches
+        self._mapped, self._programs = cache(self._map), cache(self._convert)  # as long as the program lives
 
     def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
         """``plain(*leaves)``, where ``plain`` is the converted program of the function."""
@@ -79,8 +80,7 @@ class ByRules:
         call.def_vmap(rule)
         return call
 
-    @cache  # noqa: B019 - as long as the program lives
-    def _mapped(self, axes: tuple[int | None, ...], size: int) -> Any:
+    def _map(self, axes: tuple[int | None, ...], size: int) -> Any:
         mapped = self.import_(jax.vmap(self.function, in_axes=axes, axis_size=size))
         return _in_our_words(mapped, "batched form", "lax.map", "jax.custom_batching.custom_vmap", RuleError)
 
@@ -105,8 +105,7 @@ class ByRules:
         touts = iter(op.bind(*given))
         return outs, [next(touts) if dtypes.is_inexact(a.dtype) else np.zeros(a.shape, dtypes.float0) for a in types]
 
-    @cache  # noqa: B019 - as long as the program lives
-    def _programs(self, moving: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    def _convert(self, moving: tuple[int, ...]) -> tuple[Any, Any, Any]:
         """The converted programs for derivatives by the arguments ``moving``.
 
         These are the linearized function (to results and a linear function, a pytree of residuals), the pushforward

@@ -41,6 +41,8 @@ class Grid:
         self.avals = avals
         self.dims = dims
         self.lower = lower
+        #: the kernel for operands and results of given shapes: with fewer steps
+        self.on_part = cache(self._lower)
 
     def __reduce__(self) -> Any:
         """For fingerprints: the op that has it describes the kernel."""
@@ -61,9 +63,7 @@ class Grid:
             values.append(names)
         return make_rule(values[: len(ins)], values[len(ins) :], sizes, kinds)
 
-    @cache  # noqa: B019 - as long as the program lives
-    def on_part(self, shapes: tuple[tuple[int, ...], ...]) -> ClosedJaxpr:
-        """The kernel for operands and results of these shapes: with fewer steps."""
+    def _lower(self, shapes: tuple[tuple[int, ...], ...]) -> ClosedJaxpr:
         mapping, params = self.params["grid_mapping"], dict(self.params)
         first, count = len(self.avals) - mapping.num_inputs, len(self.avals)
         grid = list(mapping.grid)
