@@ -31,6 +31,13 @@ def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
       MeshError, ShardingError, ImportProgramError: the mesh does not fit a program's shardings.
     """
 
+    done: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # functions may be called often, level upon level
+
+    def applied(inner: ClosedJaxpr) -> ClosedJaxpr:
+        if id(inner) not in done:
+            done[id(inner)] = inner, replaced(inner, bound)
+        return done[id(inner)][1]
+
     def bound(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ImportedCall) and op.over is not None:
@@ -39,8 +46,8 @@ def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
             return eqn
         body = op.body()  # of derivatives, it is traced only now
         if body is None:
-            return in_regions(eqn, lambda region: bind_imported(region, mesh))
-        new = bind_imported(body, mesh)
+            return in_regions(eqn, applied)
+        new = applied(body)
         return eqn if new is body else eqn.replace(op=Jit(op.scope_name, new))
 
-    return replaced(jaxpr, bound)
+    return applied(jaxpr)
