@@ -185,3 +185,12 @@ def test_a_number_that_is_summed_over_devices_is_complete_first():
     part = mw.jit(f, in_shardings=on, out_shardings=on).lower(x, y).partition()
     assert [(c.kind, c.operand.size) for c in part.collectives] == [("all_reduce", 1)]
     part.verify(x, y)
+
+
+def test_wide_constants_of_numpy_have_the_programs_type():
+    """An array of 64 bits in a closure, which traced programs without ``enable_x64`` take in 32."""
+    bounds = np.array([2, 4])
+    mesh = mw.AbstractMesh((2,), ("x",))
+    clipped = mw.jit(lambda i: mnp.clip(i, 0, bounds), in_shardings=mw.NamedSharding(mesh, mw.P("x")))
+    rows = np.arange(8, dtype=np.int32).reshape(4, 2)
+    clipped.lower(rows).partition().verify(rows)
