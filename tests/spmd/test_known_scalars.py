@@ -61,3 +61,15 @@ def test_values_are_those_of_devices():
     assert not jaxpr.jaxpr.eqns
     for got, want in zip(mw.core.jaxpr_as_fun(jaxpr)(), mw.jit(f)(*args)):
         assert np.asarray(got) == np.asarray(want) and np.asarray(got).dtype == np.asarray(want).dtype
+
+
+def test_primitives_of_users_are_what_they_say():
+    """A primitive that is called as one of ours is another."""
+    twice = mw.extend.core.Primitive("add")
+    twice.def_abstract_eval(lambda x, y: x)
+    mw.interpreters.mlir.register_lowering(twice, mw.interpreters.mlir.lower_fun(lambda x, y: 2 * x * y, False))
+    part = (
+        mw.jit(lambda x: x * twice.bind(np.int32(3), np.int32(4))).lower(np.ones(4, np.int32)).partition(num_devices=2)
+    )
+    part.verify()
+    assert " 24:i32[]" in str(part.jaxpr)

@@ -14,7 +14,7 @@ from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.caches import Recent, on_clear
 from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
@@ -353,15 +353,6 @@ def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) ->
         )
 
 
-class _Aval(Typed):
-    """Marks the type of a value as a leaf."""
-
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = aval
-
-
 def too_long(which: str, spec: PartitionSpec, what: str, aval: Any) -> ArgumentError:
     """The error for a spec with more entries than its value has dimensions."""
     remedy = f"give at most {aval.ndim}" if aval.ndim else "a scalar takes P(), or make it an array with x[None]"
@@ -373,7 +364,7 @@ def too_long(which: str, spec: PartitionSpec, what: str, aval: Any) -> ArgumentE
 
 def _part(
     x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False, manual: Sequence[str] = ()
-) -> _Aval:
+) -> OnlyTyped:
     """The type of a device's part; with ``check``, it varies over the axes that split it."""
     aval = typeof(x)
     if len(spec) > aval.ndim:
@@ -390,7 +381,7 @@ def _part(
         shape.append(size // n)
     named = {a for d in range(len(spec)) for a in spec.axes(d)} if check else ()
     rest = None if aval.explicit is None else _rest_of_type(aval, spec, mesh, path, manual)
-    return _Aval(aval.update(shape=tuple(shape), vma=aval.vma.union(named), explicit=rest))
+    return OnlyTyped(aval.update(shape=tuple(shape), vma=aval.vma.union(named), explicit=rest))
 
 
 def _rest_of_type(

@@ -18,7 +18,7 @@ from typing import Any
 from meshwright.api.jit import jit
 from meshwright.api.serial_loop import check_loops, in_steps, split_resources
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
@@ -194,7 +194,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     ins = spec.flat("in_axes", in_axes, args)
     sizes = spec.sizes(fun, flat, ins, pytree.paths(args))
     mesh = _mesh_of(fun, spec.resources, sizes)
-    inside = [_Aval(_inside(typeof(x), s)) for x, s in zip(flat, ins)]
+    inside = [OnlyTyped(_inside(typeof(x), s)) for x, s in zip(flat, ins)]
     with extend_axis_env(sizes, checked=True):  # type: ignore[arg-type]
         jaxpr, consts, out_tree = closed_call(lambda *xs: fun(*pytree.unflatten(in_tree, xs)), inside, name_of(fun))
     _check_conflicts(fun, jaxpr, spec.resources)
@@ -204,15 +204,6 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     given = [_constrained(x, s, spec.resources, mesh) for x, s in zip(flat, ins)]
     results = _looped(fun, spec, _Body(without_axes(jaxpr), consts, ins, outs), sizes, mesh, given)
     return pytree.unflatten(out_tree, [_constrained(y, s, spec.resources, mesh) for y, s in zip(results, outs)])
-
-
-class _Aval(Typed):
-    """Marks the type of a value as a leaf."""
-
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray) -> None:
-        self.aval = aval
 
 
 def _inside(aval: ShapedArray, spec: AxesSpec) -> ShapedArray:

@@ -142,6 +142,12 @@ def narrowed(dtype: np.dtype) -> np.dtype:
     return _NARROW.get(dtype, dtype)
 
 
+def in_dtype(x: Any, dtype: np.dtype) -> Any:
+    """``x`` in ``dtype``, if it is one of NumPy's arrays: a constant of a jaxpr, which is of its variable's type in any
+    setting of ``enable_x64``."""
+    return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype != dtype else x
+
+
 def is_wide(dtype: np.dtype) -> bool:
     """Whether ``dtype`` is one of those that ``enable_x64`` affects."""
     return dtype in _NARROW

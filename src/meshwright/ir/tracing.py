@@ -17,7 +17,7 @@ from meshwright.core import pytree, source
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.core.dtypes import as_dtype, canonical, float0, keeps_wide
+from meshwright.core.dtypes import as_dtype, canonical, float0, in_dtype, keeps_wide
 from meshwright.core.slots import Slot
 from meshwright.errors import (
     ArgumentError,
@@ -451,7 +451,7 @@ class JaxprTrace(Trace):
         outvars = [self.atom(x) for x in outs]
         self.alive = False
         jaxpr = Jaxpr(list(self.constvars.values()), self.invars, outvars, self.eqns, debug_name)
-        return ClosedJaxpr(jaxpr, list(self.consts.values()))
+        return ClosedJaxpr(jaxpr, [in_dtype(x, v.aval.dtype) for x, v in zip(self.consts.values(), jaxpr.constvars)])
 
 
 def _over_devices(op: Op) -> bool:

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import BatchAxis
@@ -106,7 +103,6 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) ->
     )
 
     same, of_devices = _unchanged(local, part), every_of if copies else first_of
-    consts = [_of_type(c, v.aval) for v, c in zip(local.jaxpr.constvars, local.consts)]
 
     def fun(*args: Any) -> list[Any]:
         traces = []
@@ -116,7 +112,7 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) ->
             traces.append(top)
         with extend_axis_env(units.sizes), set_trace(top):
             entered = [enter(x, lo, units) for x, lo in zip(args, part.in_layouts)]
-            outs = eval_jaxpr(local, consts, *entered)
+            outs = eval_jaxpr(local, local.consts, *entered)
             left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
         for trace in reversed(traces):
             with trace, set_trace(trace.parent):
@@ -124,12 +120,6 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) ->
         return [args[same[o]] if o in same else x for o, x in enumerate(left)]
 
     return trace_to_jaxpr(fun, in_avals, local.jaxpr.debug_name)
-
-
-def _of_type(constant: Any, aval: ShapedArray) -> Any:
-    """A constant in the program's type: NumPy's arrays may be of 64 bits, and are taken for that in wide programs."""
-    is_other = isinstance(constant, np.ndarray) and constant.dtype != aval.dtype
-    return constant.astype(aval.dtype) if is_other else constant
 
 
 def _unchanged(local: ClosedJaxpr, part: Partition) -> dict[int, int]:

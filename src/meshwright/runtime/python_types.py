@@ -74,7 +74,7 @@ pytype_aval_mappings: MutableMapping[type, Handler] = _PythonTypes(lambda x: typ
 
 
 def valid_jaxtype(x: Any) -> bool:
-    """Whether functions take ``x`` as an array: ``jax.core.valid_jaxtype``."""
+    """Whether functions take ``x`` as an array: it has the type of one, or is a number or a tracer."""
     try:
         typeof(x)
     except ArgumentTypeError:

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
 from meshwright.ir.rewrite import in_regions, rebuilt, renamed
+from meshwright.ops.elementwise.table import SelectN, add, eq, ge, gt, le, lt, max_, min_, mul, ne, sub
 
-#: by an op's name: NumPy's function, which wraps around as XLA's
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "lt": np.less,
-    "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+#: NumPy's functions, which wrap around as XLA's do
+_FUNCTIONS: dict[Op, Callable[..., Any]] = {
+    add: np.add, sub: np.subtract, mul: np.multiply, max_: np.maximum, min_: np.minimum, lt: np.less,
+    le: np.less_equal, gt: np.greater, ge: np.greater_equal, eq: np.equal, ne: np.not_equal,
 }  # fmt: skip
+_SELECT = SelectN()
 
 
 def known_scalars(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -37,12 +40,14 @@ def known_scalars(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _value(eqn: JaxprEqn) -> Literal | None:
-    if eqn.op.name == "select_n" and isinstance(eqn.invars[0], Literal):
-        chosen = eqn.invars[1 + int(np.asarray(eqn.invars[0].val))]
-        return chosen if isinstance(chosen, Literal) and chosen.aval.dtype.kind in "iub" else None
-    function = _FUNCTIONS.get(eqn.op.name)
-    given = [np.asarray(a.val).reshape(1) for a in eqn.invars if isinstance(a, Literal)]
-    if function is None or len(given) < len(eqn.invars) or any(x.dtype.kind not in "iu" for x in given):
+    """The result of an equation as a literal, if it is an integer or bool that literals alone make."""
+    atoms, aval = eqn.invars, eqn.outvars[0].aval if eqn.outvars else None
+    if aval is None or aval.shape or not atoms or not isinstance(atoms[0], Literal):
         return None
-    (out,) = eqn.outvars
-    return None if out.aval.shape else Literal(function(*given)[0].astype(out.aval.dtype), out.aval)
+    if eqn.op == _SELECT:
+        chosen = atoms[1 + int(np.asarray(atoms[0].val))]
+        return Literal(chosen.val, aval) if isinstance(chosen, Literal) and aval.dtype.kind in "iub" else None
+    given = [np.asarray(a.val).reshape(1) for a in atoms if isinstance(a, Literal)]
+    if len(given) < len(atoms) or any(x.dtype.kind not in "iu" for x in given) or eqn.op not in _FUNCTIONS:
+        return None
+    return Literal(_FUNCTIONS[eqn.op](*given)[0].astype(aval.dtype), aval)

@@ -22,6 +22,7 @@ from meshwright.ir.tracing import EVAL, Trace, typeof
 from meshwright.ir.verify import verify as check_jaxpr
 from meshwright.ops.primitive import Primitive
 from meshwright.runtime.array import Array
+from meshwright.runtime.python_types import valid_jaxtype
 
 __all__ = [
     "ClosedJaxpr", "DropVar", "Effect", "Effects", "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
@@ -111,15 +112,6 @@ def take_current_trace() -> Iterator[Trace]:
     trace = STATE.trace
     with set_trace(EVAL):
         yield trace
-
-
-def valid_jaxtype(x: Any) -> bool:
-    """Whether ``x`` has the type of an array: an array, a number or a tracer."""
-    try:
-        typeof(x)
-    except ArgumentTypeError:
-        return False
-    return True
 
 
 def mapped_aval(size: int, axis: int | None, aval: ShapedArray) -> ShapedArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import ClassVar
 
 from meshwright.core.records import dataclass
@@ -32,6 +33,7 @@ def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     """
 
     done: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}  # functions may be called often, level upon level
+    on_mesh = cache(lambda over: over(mesh))
 
     def applied(inner: ClosedJaxpr) -> ClosedJaxpr:
         if id(inner) not in done:
@@ -41,7 +43,7 @@ def bind_imported(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     def bound(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ImportedCall) and op.over is not None:
-            return eqn.replace(op=Jit(op.fun_name, op.over(mesh), op.inline))
+            return eqn.replace(op=Jit(op.fun_name, on_mesh(op.over), op.inline))
         if not op.holds_jaxprs or op.is_manual:
             return eqn
         body = op.body()  # of derivatives, it is traced only now

@@ -163,11 +163,11 @@ class _Scheduler:
 
     def arithmetic(self, eqn: JaxprEqn, kernels: Kernels) -> tuple[float, str]:
         """The seconds of arithmetic, and the name of the chip's figure that they rest on."""
-        count = operations(eqn)
         if (kernel := kernel_cost(eqn.op)) is not None:
             rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, None)
             products, others = kernel.products / rate, kernel.others / self.machine.vector
             return (products, figure) if products > others else (others, "vector")
+        count = operations(eqn)
         if count and eqn_rule(eqn).is_product:
             rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(eqn.op))
         else:
