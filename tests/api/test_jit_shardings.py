@@ -307,7 +307,7 @@ def test_shardings_of_an_inner_function_under_transformations():
 def test_an_inner_function_is_lowered_once():
     inner = mw.jit(scale, out_shardings=ROWS)
     text = mw.jit(lambda x: inner(inner(x))).lower(X).as_text()
-    assert text.count("func.func private") == 1 and text.count("@Sharding") == 1
+    assert text.count("func.func private") == 1 and text.count("sdy.sharding_constraint") == 1
 
 
 def test_wrong_shardings_of_an_inner_function(refuses):

@@ -42,7 +42,7 @@ def test_compiled_text_is_what_one_device_runs(product, refuses):
     with refuses(mw.errors.ArgumentError, "'device' or 'virtual'"):
         compiled.as_text("hlo")
     text = lowered.as_text()
-    assert 'mhlo.sharding = "{devices=[4,2]<=[8]}"' in text and "mhlo.num_partitions = 8" in text
+    assert '#sdy.sharding<@mesh, [{"x"}, {"y"}]>' in text and "mhlo.num_partitions = 8" in text
 
 
 def test_costs_are_those_of_one_device(product):
@@ -65,7 +65,8 @@ def test_types_and_formats_of_a_compiled_program(product, mesh):
     assert compiled.output_formats.sharding.spec == P("x")
 
 
-def test_manual_regions_are_shown_and_read_again(mesh):
+@pytest.mark.parametrize("shardy", [True, False])
+def test_manual_regions_are_shown_and_read_again(mesh, shardy):
     def f(a, b):
         c = lax.psum(a @ b, "y") + lax.axis_index("y") * 0
         d = lax.ppermute(c, "x", [(i, (i + 1) % 4) for i in range(4)])
@@ -76,8 +77,11 @@ def test_manual_regions_are_shown_and_read_again(mesh):
     region = mw.shard_map(f, mesh=mesh, in_specs=(P("x", "y"), P("y")), out_specs=out_specs, check_vma=False)
     step = mw.jit(lambda a, b: [2 * y for y in region(a, b)])
     lowered, want = step.lower(A, B), step(A, B)
-    text = lowered.as_text()
-    assert "@SPMDFullToShardShape" in text and "@SPMDShardToFullShape" in text and "call @shmap_body" in text
+    with mw.config.override("use_shardy_partitioner", shardy):
+        text = lowered.as_text()
+    gspmd = "@SPMDFullToShardShape", "@SPMDShardToFullShape", "call @shmap_body"
+    for part in ("sdy.mesh @mesh", 'manual_axes={"x", "y"}') if shardy else gspmd:
+        assert part in text
     assert "tensor<2x2xf32>, tensor<2x8xf32>" in text and "stablehlo.partition_id" in text
     groups = "replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]>"
     assert "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, " + groups in text
@@ -100,7 +104,7 @@ def test_regions_that_are_automatic_along_an_axis_compute_what_they_did(mesh):
 
 def test_a_mapped_function_shows_its_region():
     text = mw.pmap(lambda x: lax.psum(x, "i"), axis_name="i").lower(A).as_text()
-    assert "@SPMDFullToShardShape" in text and "tensor<1x4xf32>" in text
+    assert "sdy.manual_computation" in text and "tensor<1x4xf32>" in text
     assert "dense<[[0, 1, 2, 3, 4, 5, 6, 7]]>" in text
 
 

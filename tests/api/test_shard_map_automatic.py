@@ -191,11 +191,17 @@ def test_the_text_shows_the_region_and_is_read_again(names, border):
     region = mw.shard_map(body, mesh=mesh, in_specs=mw.P("x"), out_specs=mw.P("x"), axis_names=names)
     step = mw.jit(region, in_shardings=mw.NamedSharding(mesh, mw.P("x")))
     x = np.arange(128, dtype=np.float32).reshape(8, 16)
-    text = step.lower(x).as_text()
+    with mw.config.override("use_shardy_partitioner", False):
+        text = step.lower(x).as_text()
     assert "SPMDFullToShardShape" in text and "stablehlo.all_reduce" in text and border in text
     assert ("last_tile_dims={manual}" in text) == ("y" not in names)  # the constraint inside
-    (again,) = mw.tree.leaves(mw.load(text)(x))
-    np.testing.assert_allclose(np.asarray(again), np.asarray(step(x)), rtol=1e-6)
+    shardy = step.lower(x).as_text()
+    axes = ", ".join(f'"{name}"' for name in sorted(names))
+    assert f"manual_axes={{{axes}}}" in shardy
+    assert shardy.count("sdy.sharding_constraint") == ("y" not in names)
+    for written in (text, shardy):
+        (again,) = mw.tree.leaves(mw.load(written)(x))
+        np.testing.assert_allclose(np.asarray(again), np.asarray(step(x)), rtol=1e-6)
 
 
 def test_regions_inside_of_regions_are_in_the_text():
@@ -216,11 +222,16 @@ def test_regions_inside_of_regions_are_in_the_text():
     region = mw.shard_map(first, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     step = mw.jit(region, in_shardings=NamedSharding(mesh, P("x")))
     a = RNG.normal(size=(8, 4)).astype(np.float32)
-    text = step.lower(a).as_text()
+    with mw.config.override("use_shardy_partitioner", False):
+        text = step.lower(a).as_text()
     assert text.count("@SPMDFullToShardShape") == text.count("@SPMDShardToFullShape") == 3
     assert '"{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"' in text  # manual along x
     assert '"{devices=[1,2,2,2]<=[2,2,2]T(1,0,2) last_tile_dims={manual, replicated}}"' in text  # and cut along y
     assert '"{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"' in text  # along x and y
     assert '"{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dims={manual}}"' in text  # the constraint, and what z cuts
-    (again,) = mw.tree.leaves(mw.load(text)(a))
-    np.testing.assert_allclose(np.asarray(again), np.asarray(step(a)), rtol=1e-5)
+    shardy = step.lower(a).as_text()
+    for axis in "xyz":
+        assert shardy.count(f'manual_axes={{"{axis}"}}') == 1
+    for written in (text, shardy):
+        (again,) = mw.tree.leaves(mw.load(written)(a))
+        np.testing.assert_allclose(np.asarray(again), np.asarray(step(a)), rtol=1e-5)

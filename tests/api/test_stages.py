@@ -78,8 +78,8 @@ def test_stablehlo_has_shardings_names_and_lines():
     text = lowered.as_text()
     assert text == lowered.as_text("stablehlo") and "stablehlo.dot_general" in text and "num_partitions = 8" in text
     assert (
-        'mhlo.sharding = "{devices=[4,2]<=[8]}"' in text
-        and '-> (tensor<8x16xf32> {jax.result_info = "result", mhlo.sharding' in text
+        '#sdy.sharding<@mesh, [{"data"}, {"model"}]>' in text
+        and '-> (tensor<8x16xf32> {jax.result_info = "result", sdy.sharding' in text
     )
     assert "loc(" not in text
     located = lowered.as_text(debug_info=True)

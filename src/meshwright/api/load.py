@@ -22,7 +22,6 @@ from meshwright.api.partitioning import partition_program
 from meshwright.api.stage import Stage
 from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import precision_of, wide_types
 from meshwright.core.expected import as_path
@@ -49,7 +48,7 @@ from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.imported.imported_call import ImportedCall
 from meshwright.ops.imported.manual_computation import ManualComputation
-from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.ops.sharding.constraint import constrain, without_constraints
 from meshwright.sharding import (
     AbstractMesh,
@@ -359,21 +358,19 @@ class ImportedProgram(HoldsJaxpr, Stage):
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:
-        def texts(shardings: Sequence[Annotation | None], avals: Sequence[ShapedArray]) -> list[str | None]:
-            return [None if s is None else annotation_text(s, a.ndim) for s, a in zip(shardings, avals)]
-
         options = LoweringOptions(
             name=f"jit_{self.name}",
             arg_names=[p.name for p in self.parameters],
-            arg_shardings=texts([p.sharding for p in self.parameters], self.in_avals),
-            result_shardings=texts(self.parsed.result_shardings, self.out_avals),
+            arg_shardings=[p.sharding for p in self.parameters],
+            result_shardings=self.parsed.result_shardings,
             donated={i: p.alias for i, p in enumerate(self.parameters) if p.donated},
             num_partitions=self.num_partitions,
+            shardy=all(isinstance(s, SdySharding) for s in self.annotations),
         )
         return lower_to_stablehlo(self.jaxpr, options)
 
     def as_text(self, dialect: str = "jaxpr", *, debug_info: bool = False) -> str:
-        """The whole program as ``"jaxpr"``, ``"stablehlo"`` (with GSPMD shardings) or ``"hlo"``.
+        """The whole program as ``"jaxpr"``, ``"stablehlo"`` (with its shardings) or ``"hlo"``.
 
         Raises:
           ArgumentError: another dialect.

@@ -39,9 +39,10 @@ from meshwright.runtime.compiling import one_device
 from meshwright.runtime.executable import Results
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
-from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding, named_to_hlo
+from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding
 from meshwright.sharding.asked import mesh_asked
 from meshwright.sharding.current_mesh import get_mesh
+from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
@@ -114,13 +115,14 @@ class Lowered(Stage):
             scope=f"jit({program.name})",
             arg_names=program.names,
             result_names=[f"result{path}" for path in pytree.paths(self._outputs)],
-            arg_shardings=[_hlo_text(a.sharding, words_aval(a.aval).ndim, mesh) for a in program.arguments],
+            arg_shardings=[_stated(a.sharding, words_aval(a.aval).ndim, mesh) for a in program.arguments],
             result_shardings=[
-                _hlo_text(s, words_aval(a).ndim, mesh) for s, a in zip(program.out_shardings, program.out_avals)
+                _stated(s, words_aval(a).ndim, mesh) for s, a in zip(program.out_shardings, program.out_avals)
             ],
             donated=program.aliases,
             groups=Target.all_real(mesh.abstract_mesh).grid if mesh is not None else None,
             num_partitions=mesh.size if mesh is not None else 1,
+            shardy=config.use_shardy_partitioner,
         )
         with program.precision():
             return lower_to_stablehlo(with_manual_regions(on_words(program.jaxpr)), options)
@@ -131,7 +133,7 @@ class Lowered(Stage):
 
     def compiler_ir(self, dialect: str = "stablehlo") -> Any:
         """The program as an object: an MLIR module (``"stablehlo"``, or its synonym ``"mhlo"``), or for ``"hlo"`` an
-        ``XlaComputation`` with ``as_hlo_text()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
+        ``XlaComputation`` with ``as_stated()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
 
         Raises:
           ArgumentError: another dialect.
@@ -284,5 +286,6 @@ def _with_options(program: Program, more: Mapping[str, Any] | None) -> Program:
     return replace(program, compiler_options=tuple({**dict(program.compiler_options), **more}.items()))
 
 
-def _hlo_text(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> str | None:
-    return str(named_to_hlo(sharding, ndim)) if isinstance(sharding, NamedSharding) and mesh is not None else None
+def _stated(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> SdySharding | None:
+    """What the module says of an argument or result."""
+    return SdySharding.of(sharding, ndim) if isinstance(sharding, NamedSharding) and mesh is not None else None

@@ -106,6 +106,7 @@ OPTIONS: dict[str, Option] = {
     "persistent_cache_min_entry_size_bytes": Option(0, accepts=lambda v: v >= -1, expected="a number of bytes, or -1"),
     "random_seed_offset": Option(0, traced=True),
     "reproducible_sums": Option(False, traced=True),
+    "use_shardy_partitioner": Option(True),
     "default_device": Option(
         None, accepts=_is_device, expected="a device (see devices()), the platform's name or None", traced=True
     ),
@@ -185,6 +186,8 @@ class Config(threading.local):
     random_seed_offset: int
     #: whether sums over devices have a fixed order, the same for virtual and real devices and for processes
     reproducible_sums: bool
+    #: whether texts of traced programs state shardings in Shardy's dialect, or in GSPMD's notation
+    use_shardy_partitioner: bool
     default_prng_impl: str
     enable_custom_prng: bool
     default_matmul_precision: str | None

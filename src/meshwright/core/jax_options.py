@@ -30,7 +30,6 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "sharding_in_types": (True,),
     "parallel_functions_output_gda": (False,),
     "dynamic_shapes": (False,),
-    "use_shardy_partitioner": _BOTH,  # we have our own partitioner, and read both kinds of annotations
     "spmd_mode": ("allow_jit", "allow_all"),
     "cpu_collectives_implementation": ("gloo", None),
     "include_full_tracebacks_in_locations": _BOTH,

@@ -132,6 +132,8 @@ class Builder(Protocol):
     out_avals: Sequence[ShapedArray]
     #: the target platform: ``cpu``, ``cuda``, ``tpu``
     platform: str
+    #: writes shardings and manual regions (:class:`meshwright.stablehlo.annotations.Notation`)
+    annotations: Any
 
     def op(
         self,

@@ -8,8 +8,11 @@ Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_re
 
 from __future__ import annotations
 
+import dataclasses
+
 from meshwright.core.records import dataclass
 from meshwright.sharding.abstract_mesh import AbstractMesh
+from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 
 
@@ -39,6 +42,18 @@ class SdySharding:
     unreduced: tuple[str, ...] = ()
     #: the devices at the positions of the mesh, unless they are 0, 1, 2, ...
     device_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, sharding: NamedSharding, ndim: int) -> SdySharding:
+        """The sharding of an array of ``ndim`` dimensions; devices are positions of the mesh."""
+        spec = sharding.spec
+        dims = (SdyDimension(spec.axes(d), not spec.is_unconstrained(d)) for d in range(ndim))
+        return cls(sharding.abstract_mesh, tuple(dims), unreduced=tuple(sorted(spec.unreduced)))
+
+    def opened(self) -> SdySharding:
+        """The same, with dimensions that further axes may split."""
+        dims = tuple(dataclasses.replace(d, is_closed=False) for d in self.dimensions)
+        return dataclasses.replace(self, dimensions=dims)
 
     @property
     def is_open(self) -> bool:

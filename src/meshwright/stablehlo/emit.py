@@ -20,7 +20,9 @@ from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
+from meshwright.ops.imported.sharding_annotation import Annotation
 from meshwright.sharding.tables import Digit, digits
+from meshwright.stablehlo.annotations import Gspmd, Notation, Shardy
 from meshwright.stablehlo.context import attribute, constant_attribute, context, location, tensor_type
 
 _create = ir.Operation.create
@@ -50,15 +52,16 @@ def _called(target: str, replica_groups: np.ndarray, channel_handle: str = "") -
 class LoweringOptions:
     """The properties of a module other than its ops.
 
-    ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
-    numbers; ``groups`` returns the device numbers, one row per group, of collectives along axes. ``scope`` is a prefix
-    of the names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's. Some ops are emitted
-    differently depending on the ``platform``, by default the configured one.
+    ``arg_shardings`` and ``result_shardings`` are stated in Shardy's dialect if ``shardy``, else in GSPMD's notation;
+    ``donated`` are argument numbers; ``groups`` returns the device numbers, one row per group, of collectives along
+    axes. ``scope`` is a prefix of the names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's.
+    Some ops are emitted differently depending on the ``platform``, by default the configured one.
     """
 
     name: str = "main"
-    arg_shardings: Sequence[str | None] | None = None
-    result_shardings: Sequence[str | None] | None = None
+    arg_shardings: Sequence[Annotation | None] | None = None
+    result_shardings: Sequence[Annotation | None] | None = None
+    shardy: bool = False
     arg_names: Sequence[str] = ()
     result_names: Sequence[str] = ()
     scope: str = ""
@@ -83,7 +86,9 @@ class ModuleBuilder(Interpreter[Any]):
         self.path, self.source = options.scope, UNKNOWN
         #: the same of the equation whose inner jaxpr is being emitted
         self.around = self.path, self.source
-        self.functions: dict[ClosedJaxpr, str] = {}
+        #: the functions by jaxpr, and the manual axes around their calls where the notation depends on them
+        self.functions: dict[tuple[ClosedJaxpr, tuple[str, ...]], str] = {}
+        self.annotations: Notation = (Shardy if options.shardy else Gspmd)(self)
         #: Python functions that the program calls, by number
         self.callbacks: list[Callable[..., Any]] = []
         self.names: set[str] = {"main"}
@@ -139,7 +144,9 @@ class ModuleBuilder(Interpreter[Any]):
 
         return fill
 
-    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
+    def jaxpr_region(
+        self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None, end: str = "stablehlo.return"
+    ) -> Any:
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
 
         def fill(region: ir.Region) -> None:
@@ -148,7 +155,7 @@ class ModuleBuilder(Interpreter[Any]):
             with self._inside():
                 self.ip = ir.InsertionPoint(block)
                 outs = self.body(closed, list(block.arguments) if captured is None else captured)
-                _create("stablehlo.return", operands=outs, loc=self.loc, ip=self.ip)
+                _create(end, operands=outs, loc=self.loc, ip=self.ip)
 
         return fill
 
@@ -177,9 +184,10 @@ class ModuleBuilder(Interpreter[Any]):
     def call(
         self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None, apart: bool = False
     ) -> list[Any]:
-        symbol = self.functions.get(jaxpr)
+        key = jaxpr, self.annotations.manual
+        symbol = self.functions.get(key)
         if symbol is None:
-            symbol = self.functions[jaxpr] = self._unique(name)
+            symbol = self.functions[key] = self.unique_name(name)
             with self._inside():
                 self.path = ""  # XLA prefixes the names inside with the name of the call
                 self._function(symbol, jaxpr, "private")
@@ -275,7 +283,8 @@ class ModuleBuilder(Interpreter[Any]):
         out: Any = eqn.op.emit(self, *args)
         return out if eqn.op.multiple_results else [out]
 
-    def _unique(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
+        """A symbol that the module does not have yet."""
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name) or "fn"
         symbol, n = base, 0
         while symbol in self.names:
@@ -326,9 +335,8 @@ class ModuleBuilder(Interpreter[Any]):
         return {"mhlo.memory_kind": ir.StringAttr.get(aval.memory)} if kept else {}
 
     def _arg_attributes(self, i: int) -> dict[str, ir.Attribute]:
-        options, attributes = self.options, {}
-        if options.arg_shardings is not None and options.arg_shardings[i] is not None:
-            attributes["mhlo.sharding"] = ir.StringAttr.get(options.arg_shardings[i])
+        options = self.options
+        attributes = self._stated(options.arg_shardings, i)
         if i in options.donated:
             target = options.donated[i]
             if target is None:
@@ -338,12 +346,15 @@ class ModuleBuilder(Interpreter[Any]):
         return attributes
 
     def _result_attributes(self, i: int) -> dict[str, ir.Attribute]:
-        options, attributes = self.options, {}
+        options = self.options
+        attributes: dict[str, ir.Attribute] = {}
         if options.result_names:
             attributes["jax.result_info"] = ir.StringAttr.get(options.result_names[i])
-        if options.result_shardings is not None and options.result_shardings[i] is not None:
-            attributes["mhlo.sharding"] = ir.StringAttr.get(options.result_shardings[i])
-        return attributes
+        return attributes | self._stated(options.result_shardings, i)
+
+    def _stated(self, shardings: Sequence[Annotation | None] | None, i: int) -> dict[str, ir.Attribute]:
+        sharding = None if shardings is None else shardings[i]
+        return {} if sharding is None else self.annotations.of_end(sharding)
 
 
 def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = None) -> ir.Module:

@@ -23,6 +23,7 @@ from meshwright.core.late import LateModule
 from meshwright.core.options import enable_x64
 from meshwright.errors import ArgumentTypeError, ImportProgramError
 from meshwright.ir.jaxpr import Jaxpr, all_eqns
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.random import key_data, key_impl, wrap_key_data
 from meshwright.transforms.autodiff import vjp
 from meshwright.transforms.vmap import vmap
@@ -49,7 +50,11 @@ def _exported(function: Callable[..., Any], types: Types) -> Any:
 
     # An exported program of the same types, whose module is then replaced by ours.
     shell = jax_export.export(jax.jit(like, keep_unused=True))(*types)
-    return dataclasses.replace(shell, mlir_module_serialized=_serialized(text), _get_vjp=None)
+    # A program with regions is for the devices of their mesh; shardings alone are hints on any number of devices.
+    regions = (e.op for e in all_eqns(jaxpr.jaxpr) if isinstance(e.op, ShardMap))
+    devices = max((op.mesh.size for op in regions), default=1)
+    module, name = _serialized(text), lowered.program.name
+    return dataclasses.replace(shell, fun_name=name, mlir_module_serialized=module, nr_devices=devices, _get_vjp=None)
 
 
 def _weak(x: Any, weak_type: bool) -> Any:
@@ -174,6 +179,7 @@ def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
                 trees.append((out_tree, [str(key_impl(y)) if _is_our_key(y) else None for y in outs]))
                 return [key_data(y) if _is_our_key(y) else y for y in outs]
 
+            flat.__name__ = wrapped.__name__
             converted[place] = _for_jax(flat, types), trees
         call, trees = converted[place]
         out_tree, impls = trees[0]

@@ -18,9 +18,8 @@ from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ops.control.regions import RegionOp
-from meshwright.ops.imported.sharding_annotation import Annotation, annotation_text
-from meshwright.sharding import AbstractMesh, HloSharding, Layout, layout_to_hlo
-from meshwright.sharding.sdy import SdySharding
+from meshwright.ops.imported.sharding_annotation import Annotation
+from meshwright.sharding import HloSharding
 
 #: the names of the manual axes, or the sharding of a value of the region, whose subgroup ``manual`` determines them
 ManualAxes = tuple[str, ...] | HloSharding
@@ -53,58 +52,23 @@ class ManualComputation(RegionOp):
         return dataclasses.replace(self, jaxpr=regions[0])
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        shardings = *self.in_shardings, *self.out_shardings
-        mesh = next((s.mesh for s in shardings if isinstance(s, SdySharding)), None)
-        whole, results = b.in_avals, b.out_avals
-        params = [
-            _cross(b, "SPMDFullToShardShape", x, aval, part, _text(s, aval.ndim), self._inner(part.ndim, mesh))
-            for x, s, aval, part in zip(operands, self.in_shardings, whole, self.jaxpr.in_avals)
-        ]
-        outs = b.call("manual_computation", self.jaxpr, params)
-        return [
-            _cross(b, "SPMDShardToFullShape", y, part, aval, self._inner(part.ndim, mesh), _text(s, aval.ndim))
-            for y, s, aval, part in zip(outs, self.out_shardings, results, self.jaxpr.out_avals)
-        ]
+        region = ManualRegion(self.name, self.jaxpr, self.in_shardings, self.out_shardings, self.manual)
+        return b.annotations.region(region, operands)
 
-    def _inner(self, ndim: int, mesh: AbstractMesh | None) -> str:
-        """The sharding of a value in the region, which is replicated along axes that are not manual."""
-        if isinstance(self.manual, tuple):
-            if mesh is None:
-                return "{manual}"
-            return str(layout_to_hlo(Layout.replicated(ndim), mesh, mesh.expand(self.manual)))
-        tiles = self.manual.tiles
-        if tiles is None or "manual" not in self.manual.subgroups:
-            return str(self.manual)
-        rank = len(tiles.dims) - len(self.manual.subgroups)
-        at = rank + self.manual.subgroups.index("manual")
-        order = (at, *(d for d in range(len(tiles.dims)) if d != at))
-        moved = tiles.transposed(order)
-        size = moved.dims[0]
-        dims = (*(1,) * ndim, size, moved.num_devices // size)
-        return str(HloSharding.tiled(moved.reshaped(dims), ("manual", "replicated")))
+
+@dataclass(frozen=True)
+class ManualRegion:
+    """What a module says of a manual region. Shardings are those outside; None: replicated along manual axes."""
+
+    name: str
+    jaxpr: ClosedJaxpr
+    ins: Sequence[Annotation | None]
+    outs: Sequence[Annotation | None]
+    manual: ManualAxes
 
 
 def _shown(shardings: Sequence[Annotation | None]) -> str:
     return f"({', '.join('whole' if s is None else str(s) for s in shardings)})"
-
-
-def _text(sharding: Annotation | None, ndim: int) -> str:
-    return "{replicated}" if sharding is None else annotation_text(sharding, ndim)
-
-
-def _cross(
-    b: Builder, target: str, x: Emitted, before: ShapedArray, after: ShapedArray, was: str, becomes: str
-) -> Emitted:
-    """Emit ``x`` crossing the border of a region, with its sharding before and after; automatic axes may split it
-    freely."""
-    dims = list(range(before.ndim))
-    free = {"backend_config": f'"unspecified_dims={dims}"'} if dims else {}
-
-    def call(name: str, value: Emitted, aval: ShapedArray, text: str) -> Emitted:
-        attributes: dict[str, Any] = {"mhlo.sharding": f'"{text}"', **free}
-        return b.op("stablehlo.custom_call", [value], [aval], call_target_name=f'"{name}"', **attributes)[0]
-
-    return call(target, call("Sharding", x, before, was), after, becomes)
 
 
 # --- the borders of a region --------------------------------------------------------------------------------

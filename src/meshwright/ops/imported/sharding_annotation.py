@@ -16,8 +16,7 @@ from meshwright.errors import ShardingError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Linear1
-from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
-from meshwright.sharding.hlo_convert import sdy_to_hlo
+from meshwright.sharding import HloSharding
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 from meshwright.sharding.sdy import SdySharding
 
@@ -55,18 +54,4 @@ class ShardingAnnotation(Linear1):
         return pointwise_rule([x.ndim], x.shape)
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        free = list(self.unspecified)
-        if isinstance(self.sharding, SdySharding):
-            free = [d for d, dimension in enumerate(self.sharding.dimensions) if not dimension.is_closed]
-        attributes: dict[str, Any] = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
-        attributes["mhlo.sharding"] = f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'
-        return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]
-
-
-def annotation_text(sharding: Annotation, ndim: int) -> str:
-    """A sharding in GSPMD's notation."""
-    if isinstance(sharding, HloSharding):
-        return str(sharding)
-    if sharding.device_ids:
-        return str(sdy_to_hlo(sharding))
-    return str(named_to_hlo(NamedSharding(sharding.mesh, sharding.spec()), ndim))
+        return b.annotations.constraint(x, self.sharding, self.unspecified)

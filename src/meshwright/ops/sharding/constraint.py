@@ -21,12 +21,11 @@ from meshwright.sharding import (
     AxisType,
     NamedSharding,
     PartitionSpec,
-    layout_to_hlo,
     mesh_of_type,
-    named_to_hlo,
     typed_by,
 )
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
+from meshwright.sharding.sdy import SdySharding
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,12 @@ class Leeway:
     priorities: one per dimension (default: all 0); those with priority 0 are propagated first, then those with 1, ...
     replicated: axes that must not split the value.
     unreduced: axes over which the value may remain a pending sum.
-    manual: axes that are manual around it; part of emitted programs.
     """
 
     open: tuple[int, ...] = ()
     priorities: tuple[int, ...] = ()
     replicated: tuple[str, ...] = ()
     unreduced: tuple[str, ...] = ()
-    manual: tuple[str, ...] = ()
 
     def with_dim(self, dim: int) -> Leeway:
         """The same with an additional dimension at ``dim``."""
@@ -100,12 +97,17 @@ class ShardingConstraint(Moves):
         return pointwise_rule([x.ndim], x.shape)
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        ndim, mesh = b.in_avals[0].ndim, self.sharding.abstract_mesh
-        manual = mesh.expand(self.leeway.manual)
-        layout = self.sharding.layout(ndim)
-        text = str(layout_to_hlo(layout, mesh, manual) if manual else named_to_hlo(self.sharding, ndim))
-        attributes: dict[str, Any] = {"mhlo.sharding": f'"{text}"'}
-        return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]
+        return b.annotations.constraint(x, self.annotation(b.in_avals[0].ndim), ())
+
+    def annotation(self, ndim: int) -> SdySharding:
+        """What a module says of the operand."""
+        stated, leeway = SdySharding.of(self.sharding, ndim), self.leeway
+        priorities = leeway.priorities or (0,) * ndim
+        dims = (
+            dataclasses.replace(dim, is_closed=dim.is_closed and d not in leeway.open, priority=priorities[d])
+            for d, dim in enumerate(stated.dimensions)
+        )
+        return dataclasses.replace(stated, dimensions=tuple(dims), replicated=leeway.replicated)
 
 
 #: reshards an array

@@ -24,10 +24,9 @@ from meshwright.core.avals import Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.contract import ArrayLike, Emitted
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
-from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
@@ -36,20 +35,20 @@ from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.control.regions import RegionOp, Run, arranged, merge, omit, pick, split
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.elementwise.table import div, scalar_like
+from meshwright.ops.imported.manual_computation import ManualRegion
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import (
     UNCONSTRAINED,
     AbstractMesh,
     AxisType,
-    HloSharding,
     Layout,
     Mesh,
     NamedSharding,
     PartitionSpec,
     TypeSharding,
-    layout_to_hlo,
 )
+from meshwright.sharding.sdy import SdySharding
 from meshwright.sharding.typed import type_over
 
 Specs = tuple[PartitionSpec, ...]
@@ -67,8 +66,6 @@ class ShardMap(RegionOp):
     axis_names: tuple[str, ...] = ()
     #: whether types tell which values vary over which manual axes
     check_vma: bool = False
-    #: axes that are manual around it; part of emitted programs
-    around: tuple[str, ...] = ()
     name: ClassVar[str] = "shard_map"
     is_manual: ClassVar[bool] = True
 
@@ -275,84 +272,14 @@ class ShardMap(RegionOp):
         return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        """Emit a manual region in GSPMD's form: splitting of operands, a call, and assembly of results. Along automatic
-        axes, its values have shardings of their own, or leave them open."""
-        if self.automatic:
-            return self._emit_in_part(b, operands)
-        whole_ins, whole_outs = b.in_avals, b.out_avals
-        parts = [
-            _reshaped(b, _marked(b, x, whole, layout_to_hlo(lo, self.mesh.abstract_mesh)), local, FULL_TO_SHARD)
-            for x, whole, lo, local in zip(
-                operands, whole_ins, self.layouts(self.in_specs, whole_ins), self.jaxpr.in_avals
-            )
-        ]
-        results = b.call("shmap_body", self.jaxpr, parts)
-        outs = zip(results, self.jaxpr.out_avals, whole_outs, self.layouts(self.out_specs, whole_outs))
-        return [
-            _reshaped(b, _marked(b, x, local, HloSharding("manual")), whole, SHARD_TO_FULL, lo, self.mesh.abstract_mesh)
-            for x, local, whole, lo in outs
-        ]
+        ins, outs = self._stated(self.in_specs, b.in_avals), self._stated(self.out_specs, b.out_avals)
+        region = ManualRegion("shmap_body", self.jaxpr, ins, outs, tuple(self.manual))
+        return b.annotations.region(region, operands)
 
-    def _emit_in_part(self, b: Builder, operands: Sequence[Emitted]) -> list[Emitted]:
-        mesh, names = self.mesh.abstract_mesh, (*self.around, *self.manual)
-        around, atoms = mesh.expand(self.around), mesh.expand(names)
-
-        def inside(aval: ShapedArray) -> HloSharding:
-            return layout_to_hlo(Layout.replicated(aval.ndim), mesh, atoms)
-
-        def noted(eqn: JaxprEqn) -> JaxprEqn:
-            op = eqn.op
-            if isinstance(op, ShardingConstraint):
-                return eqn.replace(op=dataclasses.replace(op, leeway=dataclasses.replace(op.leeway, manual=names)))
-            if isinstance(op, ShardMap):  # it records its own constraints
-                return eqn.replace(op=dataclasses.replace(op, around=names))
-            return in_jaxprs(eqn, lambda j: replaced(j, noted))
-
-        parts = []
-        for x, whole, lo, local in zip(
-            operands, b.in_avals, self.layouts(self.in_specs, b.in_avals), self.jaxpr.in_avals
-        ):
-            free = [d for d, axes in enumerate(lo.dims) if not axes]
-            cut = _marked(b, x, whole, layout_to_hlo(lo, mesh, around), free)
-            parts.append(_custom(b, cut, local, FULL_TO_SHARD, inside(local), range(local.ndim)))
-        results = b.call("shmap_body", replaced(self.jaxpr, noted), parts)
-        outs = zip(results, self.jaxpr.out_avals, b.out_avals, self.layouts(self.out_specs, b.out_avals))
-        results = []
-        for x, local, whole, lo in outs:
-            free = [d for d, axes in enumerate(lo.dims) if not axes]
-            ended = _marked(b, x, local, inside(local), range(local.ndim))
-            results.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh, around), free))
-        return results
-
-
-FULL_TO_SHARD, SHARD_TO_FULL = "SPMDFullToShardShape", "SPMDShardToFullShape"
-
-
-def _marked(b: Builder, x: Emitted, aval: ShapedArray, sharding: HloSharding, free: Sequence[int] = ()) -> Emitted:
-    return _custom(b, x, aval, "Sharding", sharding, free)
-
-
-def _custom(
-    b: Builder, x: Emitted, aval: ShapedArray, target: str, sharding: HloSharding, free: Sequence[int] = ()
-) -> Emitted:
-    """A custom call with a sharding that leaves the ``free`` dimensions open."""
-    attributes: dict[str, Any] = {"mhlo.sharding": f'"{sharding}"'}
-    if free:
-        attributes["backend_config"] = f'"unspecified_dims=[{",".join(map(str, free))}]"'
-    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **attributes)[0]
-
-
-def _reshaped(
-    b: Builder,
-    x: Emitted,
-    aval: ShapedArray,
-    target: str,
-    layout: Layout | None = None,
-    mesh: AbstractMesh | None = None,
-) -> Emitted:
-    """``x`` at the border of a region, with the type on the other side."""
-    sharding = HloSharding("manual") if layout is None or mesh is None else layout_to_hlo(layout, mesh)
-    return _custom(b, x, aval, target, sharding)
+    def _stated(self, specs: Specs, avals: Sequence[ShapedArray]) -> list[SdySharding]:
+        """What a module says of operands or results; automatic axes may split them further."""
+        shardings = (SdySharding.of(NamedSharding(self.mesh, s), a.ndim) for s, a in zip(specs, avals))
+        return [s.opened() if self.automatic else s for s in shardings]
 
 
 def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:

@@ -56,9 +56,7 @@ class ShardingGroup(PropagationMark):
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         if not self.group.isdecimal():
             return x
-        text = f"{{unknown {'shard_as' if self.exact else 'shard_like'} {self.group}}}"
-        attributes: dict[str, Any] = {"call_target_name": '"Sharding"', "mhlo.sharding": f'"{text}"'}
-        return b.op("stablehlo.custom_call", [x], b.out_avals, **attributes)[0]
+        return b.annotations.group(x, int(self.group), self.exact)
 
 
 @dataclass(frozen=True)
@@ -73,3 +71,6 @@ class PropagationBarrier(PropagationMark):
 
     def crosses(self, backward: bool) -> bool:
         return self.direction == ("BACKWARD" if backward else "FORWARD")
+
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
+        return b.annotations.barrier(x, DIRECTIONS.index(self.direction))

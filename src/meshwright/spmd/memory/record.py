@@ -48,6 +48,7 @@ class Recorder(Interpreter[Node]):
         self.platform = "tpu" if compiler.tiles else "cpu"
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
+        self.annotations: Any = None  # a device's program states no shardings
         self._source = UNKNOWN
         self._known: dict[Any, Node] = {}
         self._effects: list[Node] = []
