@@ -1,5 +1,6 @@
 """Kernels of JAX's Pallas: what they compute runs everywhere, and their hardware's compiler is given the kernel."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -337,6 +338,36 @@ def test_results_in_the_memory_of_scalars_are_whole():
     numbers, shape = pl.BlockSpec((1,), lambda i, *_: (i,)), jax.ShapeDtypeStruct((4,), "int32")
     in_place = {"input_output_aliases": {0: 1}}
     split(lambda x: with_scalars(kernel, jnp.arange(4), x, [numbers], [shape], **in_place)[0], A[:32])
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "grid", "is_old"),
+    [
+        (lambda i, j: (i, j), lambda i, j: (i, j), (4, 2), False),
+        (lambda i, j: (0, j), lambda i, j: (i, j), (4, 2), True),
+        (lambda k, i, j: (i, j), lambda k, i, j: (i, j), (3, 4, 2), True),
+        (lambda i, j, k: (i, j), lambda i, j, k: (i, j), (4, 2, 3), False),
+        (None, None, (2,), True),
+    ],
+    ids=["own", "first", "again", "in a row", "in place"],
+)
+def test_reading_what_another_step_wrote_is_warned_of(read, written, grid, is_old):
+    """JAX's interpreter gives steps the old values."""
+    specs = [pl.BlockSpec((8, 128), index) if index else pl.BlockSpec(memory_space=pl.ANY) for index in (read, written)]
+
+    def kernel(x_ref, y_ref):
+        if read is None:
+            pltpu.sync_copy(x_ref.at[0:8], y_ref.at[8:16])
+        else:
+            y_ref[...] = x_ref[...] + 1
+
+    def f(x):
+        shape, aliases = jax.ShapeDtypeStruct(x.shape, x.dtype), {"input_output_aliases": {0: 0}}
+        return pl.pallas_call(kernel, grid=grid, in_specs=specs[:1], out_specs=specs[1], out_shape=shape, **aliases)(x)
+
+    warned = pytest.warns(KernelWarning, match="reads its input 0") if is_old else contextlib.nullcontext()
+    with warned:
+        mw.jit(mw.from_jax(f)).lower(A[:32])
 
 
 @pytest.mark.parametrize("options", [{}, {"input_output_aliases": {0: 0}}], ids=["", "aliased"])

@@ -144,6 +144,36 @@ def _written(kernel: Any, mapping: Any) -> set[int] | None:
     return {*(n for n in effects if n < count), *range(mapping.num_inputs, count)}
 
 
+def read_after_written(params: Any) -> list[int]:
+    """The inputs of which a step may read what an earlier one wrote to the result that shares their memory.
+
+    JAX's interpreter gives it the input as it was. On hardware this is the same if a step writes the block that it
+    reads, and no other step comes back to that block later.
+    """
+    mapping, kernel = params["grid_mapping"], params["jaxpr"]
+    first = mapping.num_index_operands
+    read = {e.input for e in kernel.effects if _is_of_refs(e) and _only_reads(e)}
+    blocks, found = mapping.block_mappings, []
+    for i, o in params["input_output_aliases"]:
+        if i < first:
+            continue  # index maps are given a copy
+        mine, written = blocks[i - first], blocks[mapping.num_inputs + o]
+        copied = "any" not in str(mine.transformed_block_aval).lower()
+        alike = str(mine.index_map_jaxpr) == str(written.index_map_jaxpr) and mine.block_shape == written.block_shape
+        if kernel.invars[i] in read and not (copied and alike and _stays_away(mine, mapping.grid)):
+            found.append(i - first)
+    return found
+
+
+def _stays_away(mapping: Any, grid: Sequence[Any]) -> bool:
+    """Whether all steps that use a block follow one another."""
+    jaxpr = mapping.index_map_jaxpr.jaxpr
+    counted = [v for v in jaxpr.outvars if not hasattr(v, "val")]
+    steps = [g for g, v in enumerate(jaxpr.invars[: len(grid)]) if v in counted]
+    others = [g for g, n in enumerate(grid) if g not in steps and n != 1]
+    return not jaxpr.eqns and (not others or not steps or max(steps) < min(others))
+
+
 def _is_alone(g: int, places: Sequence[int | None], found: Any) -> bool:
     """Whether no other dimension of the grid counts blocks of the same dimensions."""
     others = [other for h, other in found.items() if h != g]

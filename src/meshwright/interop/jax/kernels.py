@@ -14,7 +14,7 @@ import jax
 
 from meshwright.core.late import LateModule
 from meshwright.errors import ImportProgramError
-from meshwright.interop.jax.kernel_grids import Grid, Lower, divisible
+from meshwright.interop.jax.kernel_grids import Grid, Lower, divisible, read_after_written
 from meshwright.ops.imported.opaque import CUSTOM_CALL
 from meshwright.stablehlo.read_custom_calls import KERNELS
 
@@ -54,6 +54,12 @@ def lower_kernel(
     if dims := divisible(params, context.avals_in):
         grids.append(Grid(params, context.avals_in, dims, lower))
         attributes["grid"] = -len(grids)
+    for i in read_after_written(params):
+        warnings.append(
+            f"from_jax: the Pallas kernel {name!r} reads its input {i}, whose memory a result shares "
+            "(input_output_aliases); where a step reads what another wrote before, hardware sees the new values, and "
+            "JAX's interpreter, which runs it elsewhere, the old ones"
+        )
     try:
         return _MLIR.lower_fun(partial(kernels, **attributes))(context, *operands)
     except Exception as error:
