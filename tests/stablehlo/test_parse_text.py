@@ -283,3 +283,47 @@ def test_bits_of_bools(bits, why):
     )
     with pytest.raises(ImportProgramError, match=why):
         mw.load(text)
+
+
+TWICE = """module @m attributes {foo.version = #foo.number<1>} {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @twice(%a: tensor<4xf32> {foo.kind = #foo.kind<input>}) -> (tensor<4xf32> {foo.place = 1 : i32}) {
+    %0 = stablehlo.add %a, %a {foo.at = #foo.point<[1, 2]>} : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func @four_times(%a: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = call @twice(%a) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = call @twice(%0) : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}"""
+
+
+@pytest.mark.parametrize(("entry", "factor"), [("twice", 2), ("four_times", 4)])
+def test_any_function_may_be_the_entry_and_attributes_of_other_dialects_say_nothing(entry, factor):
+    program = mw.load(TWICE, entry=entry)
+    assert program.name == entry
+    np.testing.assert_array_equal(program(np.arange(4, dtype=np.float32)), factor * np.arange(4))
+
+
+def added(by):
+    """The program with another operation in place of the sum."""
+    sum_of_both = "stablehlo.add %a, %a {foo.at = #foo.point<[1, 2]>} : tensor"
+    text = TWICE.replace(sum_of_both, f"{by} : (tensor<4xf32>) -> tensor")
+    assert by in text
+    return text
+
+
+def test_operations_of_other_dialects_are_refused_and_functions_that_are_not_there():
+    with pytest.raises(ImportProgramError, match=r"<text>:4: foo.add: has no meaning here"):
+        mw.load(added('"foo.add"(%a)'), entry="twice")
+    with pytest.raises(ImportProgramError, match=r"a function 'thrice'; the module has 'twice', 'four_times'; name"):
+        mw.load(TWICE, entry="thrice")
+
+
+def test_an_empty_attribute_of_shardy_does_not_end_the_reader():
+    """MLIR's parser of attributes does not survive the empty text."""
+    call = 'stablehlo.custom_call @Sharding(%a) {{mhlo.frontend_attributes = {{xla.sdy.{} = ""}}}}'
+    mw.load(added(call.format("custom_sharding_rule")), entry="twice")
+    with pytest.raises(ImportProgramError, match=r"xla\.sdy\.sharding is empty"):
+        mw.load(added(call.format("sharding")), entry="twice")

@@ -427,7 +427,7 @@ def _group_shardings(jaxpr: Jaxpr) -> list[HloSharding]:
 
 
 # --- load ---------------------------------------------------------------------------------------------------
-def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
+def load(source: str | bytes | os.PathLike[str], *, entry: str = "") -> ImportedProgram:
     """Read a program from a path to a file, or from its text or bytes.
 
     Supported formats are HLO text, serialized ``HloModuleProto``, StableHLO text and bytecode, and portable artifacts,
@@ -436,8 +436,11 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
     A program that is already partitioned (the code of one device or replica) is loaded as a program over all devices:
     dimension 0 of its arguments and results is the device, as in ``pmap`` (:attr:`ImportedProgram.is_stacked`).
 
+    Of a StableHLO module with several functions, ``entry`` names the one to read, by default ``main``, or the only
+    public one. Attributes of dialects that are not known here say nothing about what is computed, and are ignored.
+
     Raises:
-      ImportProgramError: the program cannot be read; says where and why.
+      ImportProgramError: the program cannot be read, or has no such function; says where and why.
       ArgumentError: the file does not exist.
       ArgumentTypeError: ``source`` is neither text, bytes nor a path.
 
@@ -446,12 +449,14 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
       >>> mw.load(text)(mnp.array([5, 6, 7]))
       Array([10, 12, 14], dtype=int32)
     """
-    return read_program(*_contents(source))
+    return read_program(*_contents(source), entry=entry)
 
 
-def read_program(data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = ()) -> ImportedProgram:
+def read_program(
+    data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = (), entry: str = ""
+) -> ImportedProgram:
     """Parse ``data``, and warn about what is slow or missing; see :func:`parse_program`."""
-    parsed = parse_program(data, file, host_functions=host_functions)
+    parsed = parse_program(data, file, host_functions=host_functions, entry=entry)
     for text in parsed.warnings:
         warn(f"{file}: {text}", ReplicationWarning)
     if parsed.elided:

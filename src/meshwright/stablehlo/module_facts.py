@@ -26,12 +26,13 @@ class ModuleFacts:
     """A module, and what is known of it while it is read.
 
     Errors contain the name ``file``, and line numbers of ``text``, or of ``hlo`` if the module was made from such text.
-    ``host_functions`` are the Python functions that the program calls, by number.
+    ``host_functions`` are the Python functions that the program calls, by number. ``entry`` is the function to read, by
+    default the main one.
     """
 
     def __init__(
         self, module: ir.Module, file: str, text: str = "", per_device: bool = False,
-        host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
+        host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "", entry: str = "",
     ) -> None:  # fmt: skip
         self.module = module
         self.per_device = per_device
@@ -39,6 +40,7 @@ class ModuleFacts:
         self.file = file
         self.text = text
         self.hlo = hlo
+        self.entry = entry
         self.attributes = Attributes(file, module_name(module), hlo)
         self.functions: dict[str, ClosedJaxpr] = {}
         self.meshes = Meshes()

@@ -70,7 +70,7 @@ class ModuleReader(ModuleFacts):
             raise ImportProgramError(
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
-        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions, self.hlo)
+        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions, self.hlo, self.entry)
         if reader.num_devices is None:
             raise self._error(Failure(misplaced.operation, UNCOUNTED))
         program = reader.read()
@@ -119,15 +119,14 @@ class ModuleReader(ModuleFacts):
         return Meshes(meshes, self.num_partitions, named is not None)
 
     def _entry(self, functions: dict[str, ir.Operation]) -> str:
-        if "main" in functions:
-            return "main"
         public = [n for n, f in functions.items() if _visibility(f) != "private"]
-        if len(public) != 1:
+        entry = self.entry or ("main" if "main" in functions else public[0] if len(public) == 1 else "")
+        if entry not in functions:
             known = ", ".join(map(repr, functions)) or "none"
-            raise ImportProgramError(
-                f"{self.file}: expected an entry function, called main or the only public one; the module has {known}"
-            )
-        return public[0]
+            what = f"a function {entry!r}" if entry else "an entry function, called main or the only public one"
+            remedy = "; name one of them: load(source, entry=...)" if functions else ""
+            raise ImportProgramError(f"{self.file}: expected {what}; the module has {known}{remedy}")
+        return entry
 
     def _function(self, operation: ir.Operation, name: str, entry: bool = False) -> ClosedJaxpr:
         body = BodyReader(self)
@@ -195,7 +194,7 @@ class ModuleReader(ModuleFacts):
         misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
             raise AlreadyPartitioned(self._remembered[misplaced.origin], ", or in a manual region")
-        name = module_name(self.module) or entry
+        name = self.entry or module_name(self.module) or entry
         results = _result_types(operation)
         each = zip(self._shardings(operation, "result", results), results)
         shardings = tuple(chain.from_iterable(s for s, type_ in each if not is_token(type_)))

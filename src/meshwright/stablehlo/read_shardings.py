@@ -176,6 +176,13 @@ def _axis(attribute: ir.Attribute) -> str:
     return f"{value.name}:({part.pre_size}){part.size}"
 
 
+#: the attributes of Shardy that programs in HLO have, and that are read here
+_SHARDY = {
+    "sdy.meshes", "sdy.sharding", "sdy.in_shardings", "sdy.out_shardings", "sdy.manual_axes", "sdy.sharding_group_id",
+    "sdy.allowed_direction",
+}  # fmt: skip
+
+
 def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
     """Shardy's attributes in the frontend attributes of HLO, by their names without the prefix ``xla.``.
 
@@ -186,10 +193,13 @@ def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
     if "mhlo.frontend_attributes" in attributes:
         texts = ir.DictAttr(attributes["mhlo.frontend_attributes"])
         for entry in texts:
-            if entry.name.startswith("xla.sdy."):
+            name = entry.name.removeprefix("xla.")
+            if name in _SHARDY:
                 text = ir.StringAttr(entry.attr).value
                 try:
-                    parsed[entry.name.removeprefix("xla.")] = ir.Attribute.parse(text, texts.context)
+                    if not text:  # MLIR (jaxlib 0.10.2) does not survive it
+                        raise ShardingError(f"frontend attribute {entry.name} is empty")
+                    parsed[name] = ir.Attribute.parse(text, texts.context)
                 except ir.MLIRError:
                     raise ShardingError(f"frontend attribute {entry.name} = {text!r} cannot be read") from None
     return parsed

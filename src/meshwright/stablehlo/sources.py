@@ -78,7 +78,7 @@ class _Source:
 
 def parse_program(
     data: str | bytes, file: str = "<program>", per_device: bool = False,
-    host_functions: Sequence[Callable[..., Any]] = (),
+    host_functions: Sequence[Callable[..., Any]] = (), entry: str = "",
 ) -> ParsedProgram:  # fmt: skip
     """Read a program in any of the forms.
 
@@ -87,12 +87,13 @@ def parse_program(
       file: its name in errors and locations.
       per_device: whether it is already partitioned, and is the program of one device.
       host_functions: the Python functions that it calls, by number. They take NumPy arrays and return a tuple of them.
+      entry: the function to read, by default ``main``, or the only public one.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
-    program = read_module(source.module, source.file, source.text, per_device, host_functions, source.hlo)
+    program = read_module(source.module, source.file, source.text, per_device, host_functions, source.hlo, entry)
     program.elided += source.elided
     return program
 
@@ -112,7 +113,7 @@ def stablehlo_of(data: str | bytes, file: str = "<program>") -> bytes:
 
 def read_module(
     module: ir.Module, file: str, text: str = "", per_device: bool = False,
-    host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
+    host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "", entry: str = "",
 ) -> ParsedProgram:  # fmt: skip
     """:func:`parse_program` for a parsed module. With its ``text``, or the ``hlo`` that it was made from, errors have
     line numbers.
@@ -122,7 +123,7 @@ def read_module(
     """
     try:
         with wide_types():
-            return ModuleReader(module, file, text, per_device, host_functions, hlo).read()
+            return ModuleReader(module, file, text, per_device, host_functions, hlo, entry).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are not UTF-8, function attributes of another kind, ...
