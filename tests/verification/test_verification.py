@@ -352,6 +352,19 @@ def _without_sums(eqn):
     return eqn.replace(op=eqn.op.with_regions(changed)) if changed else eqn
 
 
+def test_manual_regions_may_end_with_a_conversion():
+    """Such a conversion makes the result of the ``shard_map``, also of one in another."""
+    mesh = mw.AbstractMesh((2, 2), ("x", "y"))
+
+    def rounded(axis, inner):
+        spec = P(axis)
+        return mw.shard_map(inner, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={axis})
+
+    once = rounded("x", lambda a: (a * 2).astype(ml_dtypes.bfloat16))
+    for region in (once, rounded("y", once)):
+        mw.jit(region).lower(ShapedArray((8, 3), np.dtype(F32))).partition(mesh).verify()
+
+
 def test_sums_completed_late_are_named(refuses):
     """Infinities meet each device's term of the sum."""
     x, w = np.array([[1.0], [2], [-4], [-5]], F32) * np.ones((4, 3), F32), np.array([np.inf, 1, 2], F32)

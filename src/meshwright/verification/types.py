@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import JaxprEqn, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, JaxprEqn, Var, all_eqns
 from meshwright.ops.elementwise.monoid import SUM
 from meshwright.spmd.partition.result import Partition
 
@@ -55,7 +55,7 @@ def _other_type(part: Partition, eqn: JaxprEqn) -> str | None:
 
 def _other_change(part: Partition, eqn: JaxprEqn, makers: dict[Var, JaxprEqn], made: set[_Change | None]) -> str | None:
     meant = [part.stands_for[v][0] for v in eqn.outvars if v in part.stands_for]
-    maker = next((makers[v] for v in meant if v in makers), None)
+    maker = next((m for v in meant if (m := _maker(v, makers)) is not None), None)
     change, wanted = _change(eqn), maker and _change(maker)
     if change is None:
         sums = getattr(eqn.op, "monoid", None) is SUM
@@ -64,6 +64,16 @@ def _other_change(part: Partition, eqn: JaxprEqn, makers: dict[Var, JaxprEqn], m
         return None if change == wanted else f"{change}, as {maker.op.name} of the program at {maker.source} does not"
     of_program = dtypes.is_inexact(eqn.invars[0].aval.dtype) or any(a in part.stands_for for a in eqn.invars)
     return f"{change}, as no op of the program does" if change.loses and of_program and change not in made else None
+
+
+def _maker(atom: Atom, makers: dict[Var, JaxprEqn]) -> JaxprEqn | None:
+    """The equation that makes a value of the program; for a result of a manual region, the one in it."""
+    eqn = makers.get(atom) if isinstance(atom, Var) else None
+    while eqn is not None and eqn.op.is_manual:
+        (region,) = eqn.op.regions()
+        atom = region.jaxpr.outvars[eqn.outvars.index(atom)]  # type: ignore[arg-type]
+        eqn = makers.get(atom) if isinstance(atom, Var) else None
+    return eqn
 
 
 def _change(eqn: JaxprEqn) -> _Change | None:
