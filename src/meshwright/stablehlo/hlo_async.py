@@ -1,7 +1,7 @@
-"""Removes the updates of asynchronous operations from HLO text.
+"""Asynchronous operations in HLO text that XLA cannot convert to StableHLO, as operations that complete at once.
 
-An asynchronous operation is read as one that completes where it starts, so an update between its start and its end has
-no effect. XLA cannot convert the updates of collectives to StableHLO.
+These are updates, which have no effect on values, copies, and operations with several results, to which XLA combines
+small collectives. (Others are converted, and read as if they completed where they start.)
 """
 
 from __future__ import annotations
@@ -10,24 +10,79 @@ import re
 
 _NAME = r"%?([\w.-]+)"
 #: an update operation; text in quotation marks is not one
-_UPDATE = re.compile(rf'^[ \t]*{_NAME} = [^"\n]*\w-update\((?:[^"\n]*\s)?{_NAME}\s*\).*$', re.MULTILINE)
+_UPDATE = re.compile(rf'[ \t]*{_NAME} = [^"\n]*\w-update\((?:[^"\n]*\s)?{_NAME}\s*\)')
+#: the end of an operation with a tuple of results, or of a copy
+_DONE = re.compile(
+    rf'[ \t]*(ROOT )?{_NAME} = (\([^"\n]*\)(?= )|[^"\n(][^"\n]*(?= copy-)) ([\w-]+)-done\((?:[^"\n]*\s)?{_NAME}\s*\)'
+)
+_START = re.compile(rf'([ \t]*)(?:ROOT )?(%?){_NAME} = [^"\n]*\s([\w-]+)-start\((.*)')
+#: a name where it is used, that of a computation or an instruction
+_USED = re.compile(r"(?<![\w.\"/-])[\w.-]+(?![\w.\"/-])")
 
 
-def without_updates(text: str) -> str:
-    """HLO text without updates: their users use the operand of the update instead. Line numbers do not change.
+def completed(text: str) -> str:
+    """HLO text in which updates, and pairs of a start and an end with several results or of a copy, are gone. Line
+    numbers do not change.
 
-    >>> without_updates("  %v = (f32[2]) async-update(%t)\\n  %d = f32[2] async-done(%v)")
+    >>> completed("  %v = (f32[2]) async-update(%t)\\n  %d = f32[2] async-done(%v)")
     '\\n  %d = f32[2] async-done(%t)'
+    >>> completed("  %s = ((u8[1], u8[2]), (u8[2], u8[4])) all-gather-start(%a, %b)\\n  %d = (u8[2], u8[4]) \
+all-gather-done(%s)")
+    '  %d = (u8[2], u8[4]) all-gather(%a, %b)\\n'
     """
-    while "-update(" in text and (found := _UPDATE.search(text)):
-        (new, old), end = found.groups(), _end(text, found.end())
-        reader = re.compile(rf"(\w-(?:done|update)\((?:.*\s)?%?){re.escape(new)}(?=\s*\))")
-        body = reader.sub(rf"\g<1>{old}", text[found.end() : end])
-        text = text[: found.start()] + body + text[end:]
-    return text
+    if "-update(" not in text and "-done(" not in text:
+        return text
+    computations = re.split(r"(?m)(?<=^\})$", text)
+    return "".join("\n".join(_completed(part.split("\n"))) for part in computations)
 
 
-def _end(text: str, start: int) -> int:
-    """The end of the computation that contains ``start``, which is the scope of its names."""
-    found = re.compile(r"^[ \t]*\}", re.MULTILINE).search(text, start)
-    return found.start() if found else len(text)
+def is_joined(text: str) -> bool:
+    """Whether HLO text has the end of a copy, or of an operation with several results."""
+    return any("-done(" in line and _DONE.match(line) for line in text.split("\n"))
+
+
+def _completed(lines: list[str]) -> list[str]:
+    """The lines of one computation."""
+    begun: dict[str, tuple[int, re.Match[str]]] = {}
+    #: names of values that are gone, and of those in their place
+    instead: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        if "-start(" in line and (start := _START.match(line)):
+            begun[start[3]] = number, start
+        elif "-update(" in line and (update := _UPDATE.match(line)):
+            instead[update[1]] = update[2]
+            lines[number] = ""
+        elif "-done(" in line and (done := _DONE.match(line)):
+            root, name, type_, kind, waited_for = done.groups()
+            waited_for = instead.get(waited_for, waited_for)
+            if waited_for in begun and begun[waited_for][1][4] == kind:
+                at, start = begun[waited_for]
+                operation = _called(start[5]) if kind == "async" else f"{kind}({start[5]}"
+                lines[at] = f"{start[1]}{root or ''}{start[2]}{name} = {type_} {operation}"
+                lines[number] = ""
+                instead[waited_for] = name
+    if not instead:
+        return lines
+    for name, other in instead.items():  # of an update of an update, and of one of a start that is gone
+        while other in instead:
+            other = instead[other]
+        instead[name] = other
+    return [_USED.sub(lambda used: instead.get(used[0], used[0]), line) for line in lines]
+
+
+def _called(rest: str) -> str:
+    """A call of the computation that an asynchronous operation wraps, from its operands and attributes."""
+    computation = re.search(r"\bcalls=(%?[\w.-]+)", rest)
+    metadata = re.search(r", metadata=\{.*?\}(?=,|$)", rest)
+    target = computation[1] if computation else ""
+    return f"call({rest[: _closing(rest)]}), to_apply={target}{metadata[0] if metadata else ''}"
+
+
+def _closing(text: str) -> int:
+    """The place of the parenthesis that closes one before ``text``."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return place
+    return len(text)

@@ -23,11 +23,18 @@ from jaxlib import _hlo, _jax
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 
-_context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
+
+def _beside(file: str, name: str) -> Any:
+    """What a file beside this one defines, without the package that it is part of."""
+    return runpy.run_path(str(Path(__file__).with_name(file)))[name]
+
+
+_context = _beside("dialects.py", "new_context")
+_is_combined, _is_joined = _beside("hlo_combined.py", "is_combined"), _beside("hlo_async.py", "is_joined")
 
 #: parts of HLO text that StableHLO cannot always express: device groups over the axes of a mesh, updates of
-#: asynchronous operations, and donated parameters
-_UNSAID = "replica_groups=mesh[", "-update(", "buffer_donor={"
+#: asynchronous operations, donated parameters, and the tiles of TPUs, whose operations convert
+_UNSAID = "replica_groups=mesh[", "-update(", "buffer_donor={", ":T("
 
 
 # --- forms of requests --------------------------------------------------------------------------------------
@@ -60,7 +67,7 @@ def _unsaid_text(data: bytes) -> bytes:
     """The HLO text of a proto that StableHLO cannot fully express; empty for any other."""
     module = _hlo.XlaComputation(data).get_hlo_module()
     text = module.to_string(_printed(constants=False))
-    if not any(word in text for word in _UNSAID):
+    if not any(word in text for word in _UNSAID) and not _is_combined(text) and not _is_joined(text):
         return b""
     return module.to_string(_printed(constants=True)).encode()
 

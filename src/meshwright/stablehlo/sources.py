@@ -25,12 +25,14 @@ from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import is_ours, module_bytecode
-from meshwright.stablehlo.hlo_async import without_updates
+from meshwright.stablehlo.hlo_async import completed
+from meshwright.stablehlo.hlo_combined import separated
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.hlo_header import PLACES, declare
 from meshwright.stablehlo.hlo_older import as_written_now
 from meshwright.stablehlo.hlo_shardings import bad_sharding
 from meshwright.stablehlo.hlo_tuples import bad_index
+from meshwright.stablehlo.hlo_types import of_one_type
 from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
@@ -189,7 +191,7 @@ def _of_proto(data: bytes, what: str) -> ir.Module:
 
 def _for_xla(text: str) -> str:
     """HLO text rewritten without the parts that XLA cannot convert to StableHLO."""
-    return without_updates(with_listed_groups(as_written_now(text)))
+    return of_one_type(separated(completed(with_listed_groups(as_written_now(text)))))
 
 
 def _read(form: str, data: bytes, what: str) -> ir.Module:
