@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from jaxlib import _hlo
 
 import meshwright as mw
+from meshwright.errors import CompileError, ReplicationWarning
 
 N = 4
 RNG = np.random.default_rng(0)
@@ -144,3 +147,58 @@ def test_operations_of_tpus_may_convert(form):
     narrow, wide = mw.load(data)(x)
     np.testing.assert_array_equal(narrow, (x * x).astype(narrow.dtype))
     np.testing.assert_array_equal(wide, (x.astype(narrow.dtype).astype(np.float32) + x).T)
+
+
+LAYOUTS = {
+    (16, 256): "{1,0:T(8,128)}", (2, 8, 2, 128): "{3,1,2,0:T(8,128)}", (64, 64): "{0,1:T(8,128)(2,1)}",
+    (4, 8, 128): "{2,1,0:T(8,128)S(1)}", (5, 3): "{1,0:T(8,128)}", (5, 1): "{1,0:T(8,128)}", (5, 3, 1): "{1,0,2:T(8,128)}",
+    (3, 5): "{0,1:T(8,128)}", (32,): "{0:T(128)}", (8, 4): "{1,0:T(4,128)}", (1024,): "{0:T(1024)}", (2, 2048): "{1,0:T(2,128)}",
+}  # fmt: skip
+
+
+def offsets(dims, layout):
+    """The place in memory of every element, by the definition of tiled layouts, and the number of places."""
+    minor, _, tiles = layout.strip("{}").partition(":")
+    order = [int(d) for d in minor.split(",")][::-1]
+    index = [i.reshape(-1) for i in np.meshgrid(*map(np.arange, dims), indexing="ij")]
+    index, sizes = [index[d] for d in order], [dims[d] for d in order]
+    for tile in re.findall(r"\(([\d,]+)\)", tiles.split("S")[0]):
+        tile = [int(n) for n in tile.split(",")]
+        first = len(sizes) - len(tile)
+        outer = [i // t for i, t in zip(index[first:], tile)]
+        inner = [i % t for i, t in zip(index[first:], tile)]
+        counts = [-(-n // t) for n, t in zip(sizes[first:], tile)]
+        index, sizes = [*index[:first], *outer, *inner], [*sizes[:first], *counts, *tile]
+    return np.ravel_multi_index(index, sizes), int(np.prod(sizes))
+
+
+@pytest.mark.parametrize("given", LAYOUTS, ids=str)
+def test_bitcasts_between_tiled_layouts_read_the_same_memory(given):
+    x = np.arange(np.prod(given), dtype=np.float32).reshape(given) + 1
+    held, size = offsets(given, LAYOUTS[given])
+    memory = np.zeros(size, np.float32)
+    memory[held] = x.reshape(-1)
+    known = 0
+    for made, layout in LAYOUTS.items():
+        read, room = offsets(made, layout)
+        if room != size:
+            continue
+        shape, result = (f"f32[{','.join(map(str, d))}]" for d in (given, made))
+        text = f"""HloModule m
+
+ENTRY %main (a: {shape}) -> {result} {{
+  %a = {shape}{LAYOUTS[given]} parameter(0)
+  ROOT %b = {result}{layout} bitcast(%a)
+}}
+"""
+        want = memory[read].reshape(made)
+        if want.all():
+            np.testing.assert_array_equal(mw.load(text)(x), want)
+            known += 1
+        else:  # it reads padding, whose elements are not known
+            with (
+                pytest.warns(ReplicationWarning, match="BitcastOfPadding"),
+                pytest.raises(CompileError, match="Padding"),
+            ):
+                mw.load(text)(x)
+    assert known

@@ -34,7 +34,8 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 T = TypeVar("T")
 
 _INTS = re.compile(r"\d+(?:\s*,\s*\d+)*")
-_SPACE = re.compile(r"\s*")
+#: with the comments by which XLA numbers members of long tuples
+_SPACE = re.compile(r"(?:\s|/\*.*?\*/)*")
 
 
 def parse_annotation(text: str) -> HloSharding | SdySharding:

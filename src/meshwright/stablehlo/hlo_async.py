@@ -16,6 +16,8 @@ _DONE = re.compile(
     rf'[ \t]*(ROOT )?{_NAME} = (\([^"\n]*\)(?= )|[^"\n(][^"\n]*(?= copy-)) ([\w-]+)-done\((?:[^"\n]*\s)?{_NAME}\s*\)'
 )
 _START = re.compile(rf'([ \t]*)(?:ROOT )?(%?){_NAME} = [^"\n]*\s([\w-]+)-start\((.*)')
+#: what only the start of a copy has
+_PREFETCHED = re.compile(r", cross_program_prefetch_index=\d+")
 #: a name where it is used, that of a computation or an instruction
 _USED = re.compile(r"(?<![\w.\"/-])[\w.-]+(?![\w.\"/-])")
 
@@ -57,7 +59,7 @@ def _completed(lines: list[str]) -> list[str]:
             waited_for = instead.get(waited_for, waited_for)
             if waited_for in begun and begun[waited_for][1][4] == kind:
                 at, start = begun[waited_for]
-                operation = _called(start[5]) if kind == "async" else f"{kind}({start[5]}"
+                operation = _called(start[5]) if kind == "async" else f"{kind}({_PREFETCHED.sub('', start[5])}"
                 lines[at] = f"{start[1]}{root or ''}{start[2]}{name} = {type_} {operation}"
                 lines[number] = ""
                 instead[waited_for] = name

@@ -1,63 +1,80 @@
-"""Operations in HLO text that change the type of elements, as compilers for TPUs write them where that costs nothing.
+"""HLO text as compilers for TPUs write it: tiled layouts, and operations that change the type of elements.
 
-StableHLO has operations on one type; what changes it is a conversion.
+StableHLO has no tiles, and operations on one type; what changes it is a conversion.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-#: operations whose operands and results have one type of elements
-_OF_ONE_TYPE = frozenset(
+from meshwright.stablehlo.hlo_tiles import moves
+
+#: operations with one type of elements, and which of their operands have it
+_OF_ONE_TYPE: dict[str, Any] = dict.fromkeys(
     "abs add and atan2 bitcast broadcast cbrt ceil concatenate copy cosine divide exponential "
-    "exponential-minus-one floor log log-plus-one logistic maximum minimum multiply negate or pad power remainder "
-    "reshape reverse round-nearest-afz round-nearest-even rsqrt sign sine slice sqrt subtract tan tanh transpose "
-    "xor".split()
-)  # fmt: skip
+    "exponential-minus-one floor log log-plus-one logistic maximum minimum multiply negate or pad power reduce "
+    "reduce-window remainder reshape reverse round-nearest-afz round-nearest-even rsqrt sign sine slice sqrt "
+    "subtract tan tanh transpose xor".split(),
+    slice(None),
+) | {"select": slice(1, 3), "dynamic-slice": slice(1), "dynamic-update-slice": slice(2)}  # fmt: skip
 _MADE = re.compile(
-    r"(?P<before>[ \t]*(?:ROOT )?)(?P<name>%?[\w.-]+) = (?P<type>\w+)(?P<shape>\[[\d,]*\])(?P<layout>\S*) "
+    r"(?P<before>[ \t]*(?:ROOT )?)(?P<name>%?[\w.-]+) = (?P<type>\w+)\[(?P<dims>[\d,]*)\](?P<layout>\S*) "
     r"(?P<op>[\w-]+)\((?P<operands>[^()\n]*)\)"
 )
+#: a layout with tiles or a memory space
+_TILED = re.compile(r"(?<=\])\{([\d,]*):[^}\s]*\}")
 _FLOATS = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 
 
 def of_one_type(text: str) -> str:
-    """HLO text in which conversions are operations of their own. Line numbers do not change.
+    """HLO text without tiles, in which conversions are operations of their own. Line numbers do not change.
 
     >>> of_one_type("  %a = f32[2]{0:T(128)} parameter(0)\\n  %b = bf16[2] copy(%a)")
-    '  %a = f32[2]{0:T(128)} parameter(0)\\n  %b.of = f32[2] copy(%a) %b = bf16[2] convert(%b.of)'
+    '  %a = f32[2]{0} parameter(0)\\n  %b.of = f32[2] copy(%a) %b = bf16[2] convert(%b.of)'
     """
-    if ":T(" not in text:  # tiles, which only TPUs have
+    if ":T(" not in text:  # which only TPUs have
         return text
-    types: dict[str, tuple[str, str]] = {}  # and shapes, of the values of one computation
+    made_by: dict[str, re.Match[str]] = {}  # the instructions of one computation
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if line.startswith("}"):
-            types.clear()
+            made_by.clear()
         elif made := _MADE.match(line):
-            types[made["name"].lstrip("%")] = made["type"], made["shape"]
+            made_by[made["name"].lstrip("%")] = made
             if made["op"] in _OF_ONE_TYPE:
-                lines[number] = _converted(line, made, types)
-    return "\n".join(lines)
+                lines[number] = _converted(line, made, made_by)
+    return _TILED.sub(lambda layout: f"{{{layout[1]}}}" if layout[1] else "", "\n".join(lines))
 
 
-def _converted(line: str, made: re.Match[str], types: dict[str, tuple[str, str]]) -> str:
+def _converted(line: str, made: re.Match[str], made_by: dict[str, re.Match[str]]) -> str:
     operands = [o.split()[-1] for o in made["operands"].split(",") if o.strip()]
-    known = [types.get(o.lstrip("%")) for o in operands]
-    given = [k[0] for k in known if k is not None]
-    if len(given) < len(known) or all(t == made["type"] for t in given) or not {made["type"], *given} <= _FLOATS.keys():
+    which: range = range(len(operands))[_OF_ONE_TYPE[made["op"]]]
+    known = [m for n in which if (m := made_by.get(operands[n].lstrip("%"))) is not None]
+    if len(known) < len(which):
+        return line
+    indent, root = made["before"].replace("ROOT ", ""), "ROOT " if "ROOT" in made["before"] else ""
+    if made["op"] == "bitcast" and known[0]["type"] == made["type"]:
+        ends = ((_sizes(m["dims"]), m["layout"]) for m in (known[0], made))
+        moved = moves(made["name"], operands[0], made["type"], *ends)
+        return line if moved is None else indent + " ".join([*moved[:-1], root + moved[-1]]) + line[made.end() :]
+    given = {m["type"] for m in known}
+    if given == {made["type"]} or not {made["type"], *given} <= _FLOATS.keys():
         return line
     widest, name = max(given, key=_FLOATS.__getitem__), made["name"]
     parts = []
-    for n, (operand, (type_, shape)) in enumerate(zip(operands, known)):  # type: ignore[misc]
-        if type_ != widest:
+    for n, operand in zip(which, known):
+        if operand["type"] != widest:
+            parts.append(f"{name}.of{n} = {widest}[{operand['dims']}] convert({operands[n]})")
             operands[n] = f"{name}.of{n}"
-            parts.append(f"{operands[n]} = {widest}{shape} convert({operand})")
-    indent, root = made["before"].replace("ROOT ", ""), "ROOT " if "ROOT" in made["before"] else ""
     computed = f"{made['op']}({', '.join(operands)}){line[made.end() :]}"
     if widest == made["type"]:
-        parts.append(f"{root}{name} = {widest}{made['shape']}{made['layout']} {computed}")
+        parts.append(f"{root}{name} = {widest}[{made['dims']}]{made['layout']} {computed}")
     else:
-        parts.append(f"{name}.of = {widest}{made['shape']} {computed}")
-        parts.append(f"{root}{name} = {made['type']}{made['shape']} convert({name}.of)")
+        parts.append(f"{name}.of = {widest}[{made['dims']}] {computed}")
+        parts.append(f"{root}{name} = {made['type']}[{made['dims']}] convert({name}.of)")
     return indent + " ".join(parts)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
