@@ -479,6 +479,55 @@ def test_batched_forms_are_by_jaxs_rules():
     np.testing.assert_allclose(cubed(np.asarray(x)), 3 * x)
 
 
+def test_rules_that_close_over_arguments_have_the_derivatives_that_jax_has(refuses):
+    def scaled(rules):
+        def f(a, x):
+            def g(a):
+                return jnp.sin(a) * x.sum()
+
+            return rules(g, x)(a)
+
+        return f
+
+    def by_vjp(g, x):
+        call = jax.custom_vjp(g)
+        call.defvjp(lambda a: (call(a), a), lambda a, ct: (3 * ct * jnp.cos(a) * x.sum(),))
+        return call
+
+    def by_jvp(g, x):
+        call = jax.custom_jvp(g)
+        call.defjvp(lambda primals, ts: (call(*primals), 3 * jnp.cos(primals[0]) * x.sum() * ts[0]))
+        return call
+
+    a, x = np.float32(0.3), np.arange(4, dtype="f4")
+    many = np.arange(3, dtype="f4")
+    for rules in (by_vjp, by_jvp):
+        f = scaled(rules)
+        g = mw.from_jax(f)
+        for ours, theirs in ((mw.grad(g), jax.grad(f)), (mw.grad(mw.grad(g)), jax.grad(jax.grad(f)))):
+            np.testing.assert_allclose(ours(a, x), theirs(a, x), rtol=1e-5)
+            np.testing.assert_allclose(mw.jit(ours)(a, x), theirs(a, x), rtol=1e-5)
+            mapped = mw.vmap(ours, (0, None))(many, x), jax.vmap(theirs, (0, None))(many, x)
+            np.testing.assert_allclose(*mapped, rtol=1e-5)
+    with refuses(errors.DifferentiationError, "closed-over", "as an argument"):
+        mw.grad(mw.from_jax(scaled(by_vjp)), 1)(a, x)
+
+
+def test_derivatives_are_taken_by_what_is_differentiated():
+    """JAX has none by the data that a solver's rules close over, and needs none."""
+    asked = []
+
+    @jax.custom_vjp
+    def g(a, x):
+        return a * x
+
+    g.defvjp(lambda a, x: (g(a.value, x.value), (x.value, asked.append(x.perturbed))[:1]),
+             lambda res, ct: (ct * res[0], None), symbolic_zeros=True)  # fmt: skip
+    f = mw.from_jax(lambda a, x: g(a, x).sum())
+    np.testing.assert_array_equal(mw.grad(f)(mnp.ones(3), mnp.arange(3.0)), [0, 1, 2])
+    assert asked and not any(asked)
+
+
 def test_what_jax_does_not_differentiate_is_refused(refuses):
     called = mw.from_jax(lambda x: jax.pure_callback(np.sin, jax.typeof(x), x))
     with refuses(mw.errors.DifferentiationError, "from_jax", "Pure callbacks do not support JVP"):

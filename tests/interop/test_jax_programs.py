@@ -140,10 +140,10 @@ def test_losses_of_optax_are_differentiated_and_batched_by_ours():
 
 
 def test_arrays_of_jax_say_how_they_become_ours(refuses):
-    with refuses(TypeError, "ArrayImpl", "from_dlpack"):
-        mw.jit(lambda x: x + 1)(jax.numpy.ones(3))
-    with refuses(TypeError, "from_dlpack"):
-        mw.grad(lambda x: x.sum())(jax.numpy.ones(3))
+    with refuses(TypeError, "array of jax: float32 of shape (30, 40)", "from_arrays", "register_arrays()"):
+        mw.jit(lambda x: x + 1)(jax.numpy.ones((30, 40)))
+    with refuses(TypeError, "['a']", "from_arrays"):
+        mw.grad(lambda x: x["a"].sum())({"a": jax.numpy.ones(3)})
 
 
 def test_chex_asserts_of_our_arrays_in_and_out_of_traces():

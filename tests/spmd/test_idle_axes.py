@@ -132,3 +132,29 @@ def test_many_matrices_that_are_sums_over_devices_are_decomposed_in_parts():
     assert part.work.redundancy < 1.05
     assert part.verify()
     assert "d in the transforms and decompositions at" in str(part.explain())
+
+
+def test_loops_look_up_rows_of_a_split_table_in_parts(monkeypatch):
+    """A binary search: what it carries is split, and the table gathered once. It was put together in every step."""
+    n = 64
+
+    def search(steps):
+        table, wanted = mnp.cumsum(steps), mnp.arange(n) / n
+
+        def halve(_, bounds):
+            low, high = bounds
+            middle = (low + high) // 2
+            right = table[middle] < wanted
+            return mnp.where(right, middle, low), mnp.where(right, high, middle)
+
+        return mw.lax.fori_loop(0, 7, halve, (mnp.zeros(n, np.int32), mnp.full(n, n, np.int32)))[1]
+
+    mesh = mw.AbstractMesh((8,), ("x",))
+    lowered = mw.jit(search, in_shardings=NamedSharding(mesh, P("x"))).lower(mw.ShapeDtypeStruct((n,), np.float32))
+    part = lowered.partition()
+    assert part.bytes_sent == 4 * (n + 8) * 7 // 8 and part.work.redundancy < 1.3
+    assert "x shares rows that loops look up along dimension 0" in " ".join(part.notes)
+    part.verify()
+    monkeypatch.setattr(idle, "_of_lookups", lambda *_: iter(()))
+    without = lowered.partition()
+    assert without.bytes_sent > 8 * part.bytes_sent and without.work.redundancy > 3

@@ -142,6 +142,18 @@ def test_calls_that_compilers_trust(target, match):
         mw.load(text)
 
 
+@pytest.mark.parametrize("token", ["", ", token[]"])
+def test_python_functions_of_several_results(token):
+    """HLO's calls have one result, a tuple; its members may be tokens."""
+    config = 'custom_call_target="xla_ffi_python_cpu_callback", custom_call_has_side_effect=true'
+    call = f"t = token[] after-all()\n  c = (f32[5,8], s32[5]{token}) custom-call(x{', t' if token else ''}), {config}"
+    program = mw.load(hlo(f"{call}\n  ROOT r = s32[5] get-tuple-element(c), index=1"))
+    (call,) = (e for e in program.jaxpr.eqns if e.op.in_python)
+    assert [str(v.aval) for v in call.outvars] == ["f32[5,8]", "i32[5]"] and len(call.invars) == 1
+    with pytest.raises(mw.errors.CallbackError, match="from_jax"):
+        program(X)
+
+
 def test_composites_are_what_they_say():
     """A name is not enough: neither for operations of StableHLO, nor for results of other types."""
     text = """module {{

@@ -27,7 +27,8 @@ from meshwright.core.source import warn
 from meshwright.core.static import static_index
 from meshwright.core.weak import when_gone
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
-from meshwright.runtime.array import Array, refuse_masked
+from meshwright.ir.not_arrays import refuse_masked
+from meshwright.runtime.array import Array
 from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD, ranks_of
 from meshwright.runtime.values import as_array

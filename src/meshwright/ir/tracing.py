@@ -20,7 +20,6 @@ from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, canonical, float0, in_dtype, keeps_wide
 from meshwright.core.slots import Slot
 from meshwright.errors import (
-    ArgumentError,
     ArgumentTypeError,
     ConcretizationTypeError,
     DTypeError,
@@ -34,6 +33,7 @@ from meshwright.errors import (
 )
 from meshwright.ir.explicit import AGAIN, is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
+from meshwright.ir.not_arrays import no_array, refuse_masked
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.varying import axes_of
@@ -46,19 +46,6 @@ FOREIGN: dict[type, Callable[[Any], Any]] = {}
 @cache
 def _scalar_aval(kind: type, wide: bool) -> ShapedArray:
     return ShapedArray((), canonical(as_dtype(kind)), weak_type=kind is not bool)
-
-
-def refuse_masked(x: np.ndarray | np.generic) -> None:
-    """Raise for NumPy masked arrays, whose mask would be lost.
-
-    Raises:
-      ArgumentError: ``x`` has a mask; names the alternatives.
-    """
-    if type(x) is not np.ndarray and hasattr(x, "mask"):
-        raise ArgumentError(
-            "masked NumPy arrays cannot become arrays, which have no mask: pass x.filled(value), or x.data and the "
-            "mask as two arrays"
-        )
 
 
 def typeof(x: Any) -> ShapedArray:
@@ -96,14 +83,7 @@ def typeof(x: Any) -> ShapedArray:
     for base in (bool, int, float, complex):
         if isinstance(x, base):
             return _scalar_aval(base, keeps_wide())
-    remedy = "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
-    if any(c.__name__ == "Tracer" and c.__module__.startswith("jax.") for c in kind.__mro__):
-        remedy = "JAX is tracing it: to_jax(f) makes of a function f of ours one that JAX traces and differentiates"
-    elif hasattr(kind, "__jax_array__"):
-        remedy = "meshwright.numpy.asarray makes an array of it"
-    elif hasattr(kind, "__dlpack__"):
-        remedy = "meshwright.numpy.from_dlpack makes an array of the same memory of it"
-    raise ArgumentTypeError(f"expected an array or a number, got {x!r} of type {type(x).__name__}; {remedy}")
+    raise no_array(x)
 
 
 def _check_int(x: int) -> None:

@@ -22,8 +22,9 @@ from meshwright.errors import (
     NoArrayError,
     ShapeError,
 )
+from meshwright.ir.not_arrays import refuse_masked
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, refuse_masked, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.promotion import cast_numpy, is_python_number, misfit, result_type, scalar, scalar_like, spread
 from meshwright.ops.elementwise.table import add, convert, copy, mul

@@ -23,7 +23,8 @@ from meshwright.errors import (
     ShapeError,
     ShardingError,
 )
-from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
+from meshwright.ir.not_arrays import refuse_masked
+from meshwright.ir.tracing import ArrayMethods, Tracer
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.older_names import OlderNames
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import takewhile
 
@@ -230,9 +230,9 @@ class _Propagator:
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
-        """Split the results of products or decompositions by axes that split none of their operands and results."""
+        """Split the results of equations by axes that split none of their loops."""
         for eqn, rule in zip(self.eqns, self.rules):
-            if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
+            if rule == share.rule and not set(share.axes) & loop_axes(eqn, rule, self.dims_of):
                 dims = self.dims_of(eqn.outvars[0])
                 if not set(share.axes) & set(_used(dims)):
                     cause = Annotation("share", share.dim, eqn.source, what=share.what)
@@ -371,6 +371,18 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
             if dims is not None and cause is not None:
                 seeds[var] = dims, cause
     return seeds
+
+
+def loop_axes(eqn: JaxprEqn, rule: ShardingRule, dims_of: Callable[[Atom], Dims]) -> set[str]:
+    """The axes that split an equation's operands, but not those that split what it finds by index."""
+    operands = [(dims_of(a), factors) for a, factors in zip(eqn.invars, rule.operands)]
+    return {
+        axis
+        for dims, factors in operands
+        for axes, fs in zip(dims, factors)
+        if not any(rule.factors[f].indexed for f in fs)
+        for axis in axes
+    }
 
 
 def _used(dims: Dims) -> list[str]:

@@ -91,7 +91,7 @@ def _of_call(eqn: JaxprEqn, op: Callback, mesh: AbstractMesh, around: _Around) -
     """The collectives that send the results of a Python callback from one device to all, as bitwise all-reduces."""
     axes = op.shared_along(mesh.shape)
     group = mesh.sizes(axes)
-    reason = f"one device calls {op.label} for all, and they need what it returns{around.note}"
+    reason = f"one device calls the Python function {op.label} for all, and they need what it returns{around.note}"
     for aval in op.results if axes else ():
         sent = around.count * wire_bytes("all_reduce", group, aval, aval)
         yield Collective("all_reduce", axes, group, aval, aval, around.count, sent, eqn.source, reason,

@@ -14,7 +14,7 @@ LARGEST, FIRST = "largest", "first"
 
 @dataclass(frozen=True)
 class Share:
-    """Products or decompositions with this rule are split along dimension ``dim`` of the first result.
+    """Products, decompositions or lookups of rows with this rule are split along dimension ``dim`` of the first result.
 
     They are split by ``axes``, which do not split them yet.
     """
@@ -26,6 +26,8 @@ class Share:
     @property
     def what(self) -> str:
         """What is split, in words."""
+        if any(factor.indexed for factor in self.rule.factors):
+            return "rows that loops look up"
         return "products" if self.rule.is_product else "transforms and decompositions"
 
 
@@ -92,7 +94,7 @@ class Strategy:
     stays: frozenset[ShardingRule] = frozenset()
     #: dimensions to split where one annotation reaches several dimensions of a value; spread before all annotations
     turns: tuple[Turn, ...] = ()
-    #: products and decompositions to split over axes that do not split them yet, after all annotations have spread
+    #: what to split over axes that do not split it yet, after all annotations have spread
     shares: tuple[Share, ...] = ()
     #: sums over devices that a loop stacks are completed in each step, if that leaves each device a part of them
     in_steps: bool = False

@@ -73,8 +73,11 @@ class OperationReader:
         return tuple((n, str(attributes[n])) for n in attributes if n not in _SHARDING_ATTRIBUTES)
 
     def tokens(self) -> list[bool]:
-        """For each operand, then each result, whether it is a token."""
-        return [is_token(v.type) for v in (*self.operation.operands, *self.operation.results)]
+        """For each operand, then each result, whether it is a token. HLO's results are the members of one tuple."""
+        types = [v.type for v in self.operation.results]
+        if len(types) == 1 and isinstance(types[0], ir.TupleType):
+            types = [types[0].get_type(i) for i in range(types[0].num_types)]
+        return [is_token(t) for t in (*(v.type for v in self.operation.operands), *types)]
 
     def host_function(self, number: int | None) -> Callable[..., Any] | None:
         """A Python function that the program calls; None if it did not come with the program."""

@@ -8,6 +8,7 @@ the same way. As these programs are JAX functions too, they can be differentiate
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -17,7 +18,14 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.source import warn
-from meshwright.errors import DerivativeWarning, DifferentiationError, MeshwrightError, RuleError
+from meshwright.errors import (
+    DerivativeWarning,
+    DifferentiationError,
+    ImportProgramError,
+    MeshwrightError,
+    RuleError,
+)
+from meshwright.ir.op import Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.custom_vjp import CustomLin
 from meshwright.transforms.autodiff import jvp
@@ -50,23 +58,27 @@ class ByRules:
     """Evaluates the converted program of a JAX function with JAX's derivative, and with ``batches`` its batched form.
 
     ``function`` is the JAX function, from arrays to a list of arrays; ``import_`` converts JAX's functions to ours. The
-    residuals of the linearized function have no derivative: second derivatives are those of the function itself.
+    residuals of the linearized function have no derivative: second derivatives are those of the function itself. With
+    ``closes``, rules within the function hold tracers: they are run while it is linearized.
     """
 
-    def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False,
+        closes: bool = False,
+    ) -> None:  # fmt: skip
         self.function = function
         self.import_ = import_
         self.batches = batches
+        self.closes = closes
         self._mapped, self._programs = cache(self._map), cache(self._convert)  # as long as the program lives
 
     def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
         """``plain(*leaves)``, where ``plain`` is the converted program of the function."""
         plain = self._batched(plain) if self.batches else plain
-        moving = tuple(i for i, x in enumerate(leaves) if dtypes.is_inexact(typeof(x).dtype))
-        if not moving:
+        if not any(dtypes.is_inexact(typeof(x).dtype) for x in leaves):
             return plain(*leaves)
         call = custom_jvp(plain)
-        call.defjvp(partial(self._derivative, moving))
+        call.defjvp(self._derivative, symbolic_zeros=True)
         return list(call(*leaves))
 
     def _batched(self, plain: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -84,10 +96,25 @@ class ByRules:
         mapped = self.import_(jax.vmap(self.function, in_axes=axes, axis_size=size))
         return _in_our_words(mapped, "batched form", "lax.map", "jax.custom_batching.custom_vmap", RuleError)
 
-    def _derivative(self, moving: tuple[int, ...], primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-        """The ``custom_jvp`` rule: the results, and tangents by an op that runs JAX's pushforward or its pullback."""
+    def _derivative(self, primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        """The ``custom_jvp`` rule: the results, and tangents by an op that runs JAX's pushforward or its pullback.
+
+        These are by the leaves that have tangents: by others, as those that a rule closes over, JAX may have none.
+
+        Raises:
+          DifferentiationError: JAX has none by those that have.
+        """
+        moving = tuple(i for i, t in enumerate(tangents) if not isinstance(t, Zero) and t.dtype != dtypes.float0)
         linearized, push, pull = self._programs(moving)
-        outs, linear = linearized(*primals)
+        try:
+            outs, linear = linearized(*primals)
+        except ImportProgramError as error:
+            if not self.closes:
+                raise
+            raise DifferentiationError(
+                "from_jax: JAX has no derivative of this function by a closed-over value of a custom_vjp or "
+                "custom_jvp, as the rule does not say what it is; pass the value to that function as an argument"
+            ) from error
         kept, tree = jax.tree_util.tree_flatten(linear)
         n = len(primals)
 
@@ -118,17 +145,23 @@ class ByRules:
             types[:] = map(jax.typeof, given)
             of_moving = partial(_of_moving, self.function, moving, leaves)
             try:
-                _, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
+                moved, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
+                if self.closes:
+                    linear = _hoisted(partial(transposed, linear), [jax.typeof(y) for y in moved])
             except Exception:  # JAX may have forward mode only, or neither; the error is raised by the one that is used
-                return self.function(*leaves), jax.tree_util.Partial(push, leaves)
+                linear = jax.tree_util.Partial(push, leaves)
+                return self.function(*leaves), jax.tree_util.Partial(transposed, linear) if self.closes else linear
             return outs, linear
 
         def push(leaves: Any, *tangents: Any) -> Any:
             given, of_moving = tuple(leaves[i] for i in moving), partial(_of_moving, self.function, moving, leaves)
             return jax.jvp(of_moving, given, tangents, has_aux=True)[1]
 
-        def pull(linear: Any, cotangents: Any) -> Any:
+        def transposed(linear: Any, cotangents: Any) -> Any:
             return jax.linear_transpose(linear, *types)(cotangents)
+
+        def pull(linear: Any, cotangents: Any) -> Any:
+            return linear(cotangents) if self.closes else transposed(linear, cotangents)
 
         def pull_of(leaves: Any, cotangents: Any) -> Any:
             of_moving = partial(_of_moving, self.function, moving, leaves)
@@ -157,10 +190,10 @@ def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., li
         trees[:] = [tree]
         return outs, kept
 
-    @flat.defjvp
+    @partial(flat.defjvp, symbolic_zeros=True)
     def derivative(leaves: Any, tangents: Any) -> Any:
         _, kept = flat(*leaves)
-        outs, touts = jax.jvp(function, leaves, tangents)
+        outs, touts = _jvp(function, leaves, tangents)
         return (outs, kept), (touts, [_no_tangent(x) for x in kept])
 
     def unflattened(*leaves: Any) -> tuple[list[Any], Any]:
@@ -168,6 +201,41 @@ def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., li
         return outs, jax.tree_util.tree_unflatten(trees[0], kept)
 
     return unflattened
+
+
+def _jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """``jax.jvp`` by the values whose tangents are not zeros by their type, as JAX may have no derivative by others."""
+    leaves, tree = jax.tree_util.tree_flatten(primals)
+    moving = {
+        i: t
+        for i, t in enumerate(jax.tree_util.tree_leaves(tangents))
+        if not isinstance(t, jax.custom_derivatives.SymbolicZero)
+    }
+
+    def of_moving(*values: Any) -> Any:
+        full = {**dict(enumerate(leaves)), **dict(zip(moving, values))}
+        return function(*jax.tree_util.tree_unflatten(tree, full.values()))
+
+    if not moving:
+        outs = of_moving()
+        return outs, jax.tree_util.tree_map(_no_tangent, outs)
+    return jax.jvp(of_moving, tuple(leaves[i] for i in moving), tuple(moving.values()))
+
+
+def _hoisted(function: Callable[..., Any], *types: Any) -> Any:
+    """``function`` as a pytree of all values that it uses."""
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*types)
+    return jax.tree_util.Partial(_Evaluated(closed.jaxpr, jax.tree_util.tree_structure(shapes)), closed.consts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Evaluated:
+    jaxpr: Any
+    out_tree: Any
+
+    def __call__(self, consts: Sequence[Any], *args: Any) -> Any:
+        outs = jax.core.eval_jaxpr(self.jaxpr, consts, *jax.tree_util.tree_leaves(args))
+        return jax.tree_util.tree_unflatten(self.out_tree, outs)
 
 
 def _no_tangent(x: Any) -> Any:
@@ -185,9 +253,9 @@ def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> 
     def pulled(leaves: Any, cotangents: Any, linear: Any) -> Any:
         return pull(linear, cotangents)
 
-    @pulled.defjvp
+    @partial(pulled.defjvp, symbolic_zeros=True)
     def derivative(primals: Any, tangents: Any) -> Any:
-        return pulled(*primals), jax.jvp(whole, primals[:2], tangents[:2])[1]
+        return pulled(*primals), _jvp(whole, primals[:2], tangents[:2])[1]
 
     return pulled
 

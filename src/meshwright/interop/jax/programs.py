@@ -27,7 +27,7 @@ from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
-from meshwright.interop.jax.rules import has_batching_rules, has_rules
+from meshwright.interop.jax.rules import has_batching_rules, has_rules, has_rules_that_close_over_values
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
@@ -38,13 +38,21 @@ from meshwright.sharding import AbstractMesh, Mesh
 
 
 class JaxTrees:
-    """JAX's pytree definitions of arguments and results, and the indices of the arguments that the program kept."""
+    """JAX's pytree definitions of arguments and results, and the indices of the arguments that the program kept.
+
+    Raises:
+      ImportProgramError: the program takes more, which JAX adds for what leaked from another trace.
+    """
 
     def __init__(self, name: str, in_tree: Any, out_tree: Any, kept: Sequence[int] | None, out_avals: Sequence[Any]):
         self.name = name
         self.in_tree = in_tree
         self.out_tree = out_tree
         self.kept = None if kept is None else sorted(kept)
+        if self.kept and self.kept[-1] >= in_tree.num_leaves:
+            raise ImportProgramError(
+                "from_jax: the function uses a value of a trace of JAX's that has ended; pass it as an argument"
+            )
         self.out_avals = list(out_avals)
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
@@ -275,6 +283,7 @@ class JaxFunction:
         self._first: tuple[Any, ...] = (getattr(function, "__self__", None),) if is_method else ()
         inner: Any = getattr(function, "__func__", function) if is_method else function
         self.function = inner if hasattr(inner, "lower") else jax.jit(inner)
+        self._given: Callable[..., Any] | None = None if hasattr(inner, "lower") else inner
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._programs: dict[Any, JaxProgram] = {}
 
@@ -296,7 +305,10 @@ class JaxFunction:
             if jaxpr is None:
                 program.by_rules = of_operations
             elif (batches := has_batching_rules(jaxpr) or program.is_split) or has_rules(jaxpr):
-                program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction, batches)
+                if self._given is not None and has_rules_that_close_over_values(jaxpr):
+                    program.by_rules = ByRules(_of_leaves(self._given, tree), JaxFunction, batches, closes=True)
+                else:
+                    program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction, batches)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -416,14 +428,17 @@ def of_exported(exported: Any) -> JaxProgram | JaxFunction:
     kept = exported.module_kept_var_idx
     trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, kept, exported.out_avals)
     converted = JaxProgram(program, trees)
-    converted.by_rules = ByRules(_of_leaves(exported), JaxFunction) if exported.has_vjp() else of_operations
+    by_rules = (
+        ByRules(_of_leaves(exported.call, exported.in_tree), JaxFunction) if exported.has_vjp() else of_operations
+    )
+    converted.by_rules = by_rules
     return converted
 
 
-def _of_leaves(exported: Any) -> Callable[..., list[Any]]:
+def _of_leaves(function: Callable[..., Any], in_tree: Any) -> Callable[..., list[Any]]:
     def flat(*leaves: Any) -> list[Any]:
-        args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
-        return list(jax.tree_util.tree_leaves(exported.call(*args, **kwargs)))
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves)
+        return [jax.numpy.asarray(y) for y in jax.tree_util.tree_leaves(function(*args, **kwargs))]
 
     return flat
 

@@ -13,18 +13,27 @@ _DIFFERENTIATED = {
     "stop_gradient", "cholesky", "eig", "eigh", "householder_product", "lu", "qr", "svd", "triangular_solve",
     "tridiagonal_solve", "igamma", "igammac", "random_gamma", "regularized_incomplete_beta",
 }  # fmt: skip
+_CLOSING = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 #: JAX's primitives whose batched form is not that of the operations they are lowered to
 _BATCHED = {"custom_vmap_call", "pure_callback", "pallas_call"}
 
 
 def has_rules(jaxpr: Any) -> bool:
     """Whether a jaxpr of JAX has primitives whose derivative does not follow from the StableHLO."""
-    return any(p.name in _DIFFERENTIATED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
+    return any(p.name in _DIFFERENTIATED or _is_of_elsewhere(p) for p in (e.primitive for e in _eqns(jaxpr)))
 
 
 def has_batching_rules(jaxpr: Any) -> bool:
     """Whether a jaxpr of JAX has primitives whose batched form does not follow from the StableHLO."""
-    return any(p.name in _BATCHED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
+    return any(p.name in _BATCHED or _is_of_elsewhere(p) for p in (e.primitive for e in _eqns(jaxpr)))
+
+
+def has_rules_that_close_over_values(jaxpr: Any) -> bool:
+    """Whether a jaxpr of JAX calls a function with rules of its user's that uses values from around it.
+
+    Its rules may hold the tracers of these values, so they can only be run while the function itself is traced.
+    """
+    return any(eqn.params.get("num_consts") for eqn in _eqns(jaxpr) if eqn.primitive.name in _CLOSING)
 
 
 def _is_of_elsewhere(primitive: Any) -> bool:
@@ -35,7 +44,7 @@ def _is_of_elsewhere(primitive: Any) -> bool:
     return (getattr(made_by, "__module__", None) or "jax").partition(".")[0] not in ("jax", "jaxlib")
 
 
-def _primitives(jaxpr: Any) -> Iterator[Any]:
+def _eqns(jaxpr: Any) -> Iterator[Any]:
     seen: set[int] = set()
     pending = [jaxpr]
     while pending:
@@ -45,7 +54,7 @@ def _primitives(jaxpr: Any) -> Iterator[Any]:
             continue
         seen.add(id(inner))
         for eqn in inner.eqns:
-            yield eqn.primitive
+            yield eqn
             pending += [found for value in eqn.params.values() for found in _jaxprs(value)]
 
 

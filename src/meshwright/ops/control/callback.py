@@ -20,10 +20,11 @@ from meshwright.core.caches import Recent
 from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, ImportProgramError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.not_arrays import refuse_masked
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import reads
 from meshwright.ir.state import STATE, set_trace
-from meshwright.ir.tracing import EVAL, refuse_masked, typeof
+from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, move_dim, squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim

@@ -7,6 +7,9 @@ product needs the whole result, an all-gather of it and a reduce-scatter of its 
 dimension that is already split (experts over an axis that they share with the batch) may be split further. The same
 goes for Fourier transforms and decompositions of many matrices, along the dimensions that number these. Whether this
 pays only shows in the whole program (:mod:`meshwright.spmd.partition.lookahead`).
+
+Loops that look up rows of a split table (binary searches) may do so on all devices, too, each for its part of what is
+looked up: then all that the loop carries is split.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from meshwright.ops.linalg.batched import Batched
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.partition.result import Partition
-from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.propagate import Propagation, loop_axes
 from meshwright.spmd.report import totals
 from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of
@@ -30,10 +33,15 @@ REPEATED, SHARED = 1.02, 0.01
 
 
 def shares(part: Partition) -> Iterator[Share]:
-    """Ways to split redundantly computed products, those with the most redundant work first."""
+    """Ways to split redundantly computed products, those with the most redundant work first, then lookups in loops."""
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
+    yield from _of_products(part, propagation)
+    yield from _of_lookups(part, propagation)
+
+
+def _of_products(part: Partition, propagation: Propagation) -> Iterator[Share]:
     batched = any(isinstance(eqn.op, Batched) for eqn in propagation.origins.eqns)
     work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
     if work.product_redundancy <= REPEATED and not batched:
@@ -53,6 +61,19 @@ def shares(part: Partition) -> Iterator[Share]:
         summed = not rule.is_product and _held(found[rule, idle], propagation) > least
         if more > SHARED * total or (idle and summed):
             yield from _along(found[rule, idle], rule, idle, propagation)
+
+
+def _of_lookups(part: Partition, propagation: Propagation) -> Iterator[Share]:
+    """Ways to split what loops look up in tables, by the axes that split the tables and nothing else there."""
+    outside = set(map(id, part.source.jaxpr.eqns))
+    for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
+        if not any(factor.indexed for factor in rule.factors) or len(eqn.invars) != 2 or id(eqn) in outside:
+            continue
+        table, result = propagation.layout(eqn.invars[0]), propagation.layout(eqn.outvars[0])
+        busy = loop_axes(eqn, rule, lambda a: propagation.layout(a).dims) | set(result.axes_used)
+        axes = tuple(a for a in propagation.mesh.atoms if a in table.axes_used and a not in busy)
+        if axes:
+            yield from _along(eqn, rule, axes, propagation)
 
 
 def _is_large(eqn: JaxprEqn, rule: ShardingRule) -> bool:
