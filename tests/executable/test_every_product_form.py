@@ -83,8 +83,9 @@ def products() -> Iterator[Form]:
     for name, split, sends in (
         ("rows", {"x": 0}, []), ("terms", {"x": 1, "k": 1}, SUM), ("groups", {"k": 0, "s": 0}, [*SUM, "all_gather"]),
     ):  # fmt: skip
+        # where groups begin, all of their sizes say
         yield form(f"ragged_dot, {name}", split, *ragged(0, (9, 20, 2), (12, 2)), sends=sends, most=1.0 * bool(sends),
-                   want=want, x=x, k=k, s=s)  # fmt: skip
+                   gathers="s" in split, want=want, x=x, k=k, s=s)  # fmt: skip
     k, s = floats(20, 7), np.array([5, 0, 12, 3], np.int32)
     yield form("ragged_dot, ragged terms, rows", {"x": 0}, *ragged(1, (20, 7), (4, 12, 7)),
                want=[reference_ragged(x, k, s)], x=x, k=k, s=s)  # fmt: skip

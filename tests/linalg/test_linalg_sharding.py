@@ -172,6 +172,14 @@ def test_kernels_of_nothing_do_nothing():
     assert Lapack("trsm", (2, 2), (b,), flags).sharding_rule(a, b).work == 0
 
 
+@pytest.mark.parametrize("columns", [0, 3])
+def test_there_are_as_many_solutions_as_right_hand_sides(columns):
+    a, b = ShapedArray((4, 4), F32), ShapedArray((4, 2), F32)
+    flags = (("diag", "N"), ("side", "L"), ("trans_x", "N"), ("uplo", "L"))
+    others = b.update(shape=(4, columns))
+    assert Lapack("trsm", (2, 2), (b,), flags).infer(a, others) == (others,)
+
+
 def test_singular_values_alone_take_no_memory_for_vectors():
     values = mw.jit(lambda a: mw.lax.linalg.svd(a, compute_uv=False))
     x = RNG.normal(size=(500, 4)).astype(F32)

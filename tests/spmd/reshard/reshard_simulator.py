@@ -91,19 +91,19 @@ def collect(local: Locals, shape: tuple[int, ...], layout: Layout, mesh: Abstrac
 
 
 def check_plan(plan: ReshardPlan, shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> None:
-    """Runs the plan on an array of numbers and compares every device's tile."""
+    """Runs the plan on an array of numbers and compares every device's tile, also where one is reached on the way."""
     array = np.arange(1.0, 1 + math.prod(shape)).reshape(shape)
     local = distribute(array, src, mesh)
     layout = src
-    for (step, after), padded in zip(plan.steps, plan.shapes):
+    for (step, after), padded, reached in zip(plan.steps, plan.shapes, plan.reached):
         assert step.apply(layout, mesh) == after
         local = run_step(step, local, padded, layout, after, mesh)
         expected = after.local_shape(padded, mesh)
         assert all(one.shape == expected for one in local), (step, expected, {one.shape for one in local})
         layout = after
-    assert layout == dst
-    for device, tile in enumerate(collect(local, shape, dst, mesh)):
-        np.testing.assert_array_equal(tile, tile_of(array, dst, mesh, device))
+        for device, tile in enumerate(collect(local, shape, layout, mesh) if reached else ()):
+            np.testing.assert_array_equal(tile, tile_of(array, layout, mesh, device))
+    assert layout == dst and (plan.reached[-1] if plan.steps else src == dst)
 
 
 def run_step(

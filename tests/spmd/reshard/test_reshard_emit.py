@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env, set_trace
@@ -180,11 +181,11 @@ def test_what_is_received_is_passed_on() -> None:
 
 
 def test_what_is_passed_on_may_be_larger_than_the_tile_before() -> None:
-    """Rows of 3 of each device's tile are joined to columns of 9."""
-    mesh, shape = MESHES["4x2"], (5, 9)
+    """A row of each device's tile is joined to columns of 5."""
+    mesh, shape = MESHES["4x2"], (5, 17)
     x = mesh.atoms_of("x")
     src, dst = Layout((("y", *x), ())), Layout(((), x))
-    (step,) = (step for step, _ in plan_reshard(shape, 4, src, dst, mesh).steps if isinstance(step, Overlap))
+    (step,) = (step for step, _ in plan_reshard(shape, LARGE, src, dst, mesh).steps if isinstance(step, Overlap))
     old = step.before.rows(mesh)
     assert any(rows > old[0] or columns > old[1] for rows, columns in (turn.chunk for turn in step.plan(mesh).rounds))
     check(shape, [(src, dst)], mesh)
@@ -202,3 +203,17 @@ def test_exchanges(shape: tuple[int, ...]) -> None:
     assert found[True] and found[False]
     for pairs in found.values():
         check(shape, chosen(pairs, 5), mesh)
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
+def test_parts_of_tiles_on_the_way_are_not_taken_for_tiles() -> None:
+    """Of two tiles of 3 rows, devices first get halves; they begin at other rows than the four tiles asked for next."""
+    mesh = mw.make_mesh((2, 2), ("x", "y"))
+    src, parts, tiles = (mw.NamedSharding(mesh, mw.P(axes)) for axes in (("x", "y"), "y", ("y", "x")))
+
+    def f(x):
+        return mw.with_sharding_constraint(x, parts) * 2, mw.with_sharding_constraint(x, tiles) * 3
+
+    x = np.arange(5 << 17, dtype=np.float32).reshape(5, 1 << 17)
+    for times, found in zip((2, 3), mw.jit(f, in_shardings=src, out_shardings=(parts, tiles))(x)):
+        assert np.array_equal(found, x * times)

@@ -273,6 +273,13 @@ def test_a_tile_that_many_will_hold_is_gathered_from_parts():
     check((10, 64), Layout(((*D, "model"), ())), Layout(((D1,), ())), M42)
 
 
+def test_parts_of_tiles_are_no_tiles_of_the_array():
+    """Of 5 rows in 2 tiles of 3, halves begin at 0, 2, 3 and 5; 4 tiles of the array at 0, 2, 4 and 6."""
+    overlap, gather = (plan := plan_reshard((5,), ITEMSIZE, Layout((D,)), Layout(((D2,),)), M42)).steps
+    assert isinstance(overlap[0], Overlap) and overlap[1] == Layout(((D2, D1),)) and isinstance(gather[0], AllGather)
+    assert plan.reached == (False, True)
+
+
 def test_tiles_of_which_some_devices_hold_nothing_go_in_two_turns():
     src, dst = Layout(((), (*D, "model"), ())), Layout((D, (), ()))
     plan = plan_reshard((31, 17, 29), ITEMSIZE, src, dst, M42)
@@ -295,6 +302,18 @@ def test_a_dimension_is_padded_where_all_tiles_nest_then():
     assert [type(step) for step, _ in plan.steps] == [Overlap, AllToAll]
     assert plan.shapes == ((64, 48), (64, 48))
     assert plan.bytes_sent == ITEMSIZE * (12 + 3 * 8 * 12)
+
+
+@pytest.mark.parametrize("rows", [9, 12])
+def test_what_splits_a_whole_dimension_pads_it(rows):
+    """For 8 tiles of 2 that are 4 of 4, no device holds all 16 rows: it cuts its own 4 from what it has."""
+    shape, tile = (rows,), (D2, "model", D1)
+    src, dst = Layout(((),), (D1,), "sum"), Layout((tile,))
+    plan = plan_reshard(shape, ITEMSIZE, src, dst, M42)
+    assert [step for step, _ in plan.steps] == [Slice((D2, "model"), 0), ReduceScatter((D1,), 0, "sum")]
+    assert (plan.bytes_sent, plan.largest_bytes) == (2 * ITEMSIZE, rows * ITEMSIZE)
+    assert reshard_cost(shape, ITEMSIZE, src, dst, M42) == plan.price
+    check(shape, src, dst, M42)
 
 
 def test_an_axis_that_is_partial_before_and_after_stays():

@@ -8,7 +8,6 @@ and have derivatives; imported programs contain the kernels themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import Builder, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -89,15 +88,6 @@ class Lapack(Factorization):
                 return {1: d}, {0: d}
         return {}, {}
 
-    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        results, (free, solutions) = list(self.results), self.free_dims()
-        for i, d in solutions.items():
-            ((operand, columns),) = free.items()
-            sizes = list(results[i].shape)
-            sizes[d] = typeof(operands[operand]).shape[columns]
-            results[i] = results[i].update(shape=tuple(sizes))
-        return super(Lapack, replace(self, results=tuple(results))).localize(ctx, *operands)
-
     def flops(self, *cores: tuple[int, ...]) -> int:
         count = flops.KERNELS.get(self.kernel, super().flops)
         return count(*cores)
@@ -106,7 +96,17 @@ class Lapack(Factorization):
         lead = self.lead(*avals)
         require_lapack_dtype(self.kernel, avals[0])
         dtypes_of = partial(_as_precise, avals[0].dtype)
-        return tuple(r.update(shape=(*lead, *r.shape), dtype=dtypes_of(r.dtype)) for r in self.results)
+        return tuple(r.update(shape=(*lead, *r.shape), dtype=dtypes_of(r.dtype)) for r in self._results(avals))
+
+    def _results(self, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
+        """Those of one problem, with as many solutions as there are right-hand sides."""
+        results, (free, solutions) = list(self.results), self.free_dims()
+        for i, d in solutions.items():
+            ((operand, columns),) = free.items()
+            sizes = list(results[i].shape)
+            sizes[d] = avals[operand].shape[columns]
+            results[i] = results[i].update(shape=tuple(sizes))
+        return results
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise DifferentiationError(

@@ -205,10 +205,9 @@ class LocalProgram:
         aval = value.aval
         plan = plan_reshard(aval.shape, aval.dtype.itemsize, before, layout, self.mesh)
         self.trace.note = self._reason(value, before, layout, use)
-        for (step, after), padded in zip(plan.steps, plan.shapes):
+        for (step, after), padded, reached in zip(plan.steps, plan.shapes, plan.reached):
             local = emit_step(local, step, padded, after, self.mesh)
-            fits = after.local_shape(padded, self.mesh) == after.local_shape(aval.shape, self.mesh)
-            if fits and not after.partial:
+            if reached and not after.partial:
                 value.versions.append((after, local))
         self.trace.note = None
         if plan.steps and layout.partial:

@@ -43,6 +43,7 @@ from meshwright.spmd.reshard.steps import (
     Step,
     buffer_bytes,
     collectives,
+    dims_in_parts,
 )
 from meshwright.spmd.reshard.uneven import Way, Ways, copies_on_fast_links, is_torn
 
@@ -60,12 +61,14 @@ _KINDS: dict[type[Any], str] = {
 class ReshardPlan:
     """The steps with the layout after each, the bytes that a device sends, and the bytes that it holds.
 
-    ``shapes``: the padded global shape after each step. ``largest_bytes``: the largest buffer. ``price``: if the mesh
-    is on a known machine, the time in units of bytes on the machine's fastest links.
+    ``shapes``: the padded global shape after each step. ``reached``: whether the buffers after it are the array's tiles
+    in that layout; tiles may be padded further, or be parts of larger tiles. ``largest_bytes``: the largest buffer.
+    ``price``: if the mesh is on a known machine, the time in units of bytes on the machine's fastest links.
     """
 
     steps: tuple[tuple[Step, Layout], ...]
     shapes: tuple[tuple[int, ...], ...]
+    reached: tuple[bool, ...]
     bytes_sent: int
     peak_bytes: int
     largest_bytes: int
@@ -153,8 +156,10 @@ def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh)
 
 
 class _Done(NamedTuple):
-    """A step of a way, with the padded shape and layout before it, the layout after it, and the buffer bytes before and
-    after it."""
+    """A step of a way, with the layouts and the buffer bytes before and after it.
+
+    ``shape`` is padded as before or as after it: a step that splits a dimension pads it, and one that joins it cuts it.
+    """
 
     step: Step
     shape: tuple[int, ...]
@@ -264,7 +269,7 @@ class _Reshard:
         for step, padded in way:
             then = step.apply(layout, self.mesh)
             after = buffer_bytes(padded, self.itemsize, then, self.mesh)
-            yield _Done(step, shape, layout, then, held, after)
+            yield _Done(step, tuple(map(max, shape, padded)), layout, then, held, after)
             layout, shape, held = then, padded, after
 
     def _sent(self, done: _Done) -> int:
@@ -295,11 +300,24 @@ class _Reshard:
         return ReshardPlan(
             tuple((done.step, done.then) for done in walk),
             tuple(padded for _, padded in way),
+            tuple(self._reached(way)),
             sent,
             max([start, *(done.before + done.after for done in walk)]),
             max([start, *(done.after for done in walk)]),
             int(price),
         )
+
+    def _reached(self, way: Way) -> Iterator[bool]:
+        """Whether tiles are those of the layout of the array, after each step."""
+        layout, in_parts = self.src, set[int]()
+        for step, padded in way:
+            layout = step.apply(layout, self.mesh)
+            if isinstance(step, Overlap):
+                in_parts = dims_in_parts(step.after, self.mesh)
+            elif isinstance(step, AllGather):
+                in_parts.discard(step.dim)
+            rows = (layout.local_shape(shape, self.mesh) for shape in (padded, self.shape))
+            yield not in_parts and len({*rows}) == 1
 
     def _step_price(self, done: _Done, sent: Sequence[float]) -> float:
         """The price of a step that sends so many bytes; of one that is several permutes, in each."""

@@ -43,6 +43,12 @@ def joins(size: int, kept: int, moved: int) -> bool:
     return kept == 1 or moved * -(-size // (kept * moved)) == -(-size // kept)
 
 
+def dims_in_parts(tiling: Tiling, mesh: AbstractMesh) -> set[int]:
+    """The dimensions whose tiles are parts of larger tiles, and not what splitting them by all axes at once gives."""
+    splits = ((size, mesh.sizes(outer), mesh.sizes(inner)) for size, outer, inner in zip(*tiling))
+    return {dim for dim, split in enumerate(splits) if not joins(*split)}
+
+
 def buffer_bytes(shape: Sequence[int], itemsize: int, layout: Layout, mesh: AbstractMesh) -> int:
     """The size of one device's buffer, padding included."""
     return itemsize * math.prod(layout.local_shape(shape, mesh))

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of
 from meshwright.spmd.reshard.overlap import Tiling, flat, moving_axes
-from meshwright.spmd.reshard.steps import AllGather, Overlap, Slice, Step, joins
+from meshwright.spmd.reshard.steps import AllGather, Exchange, Overlap, Slice, Step, dims_in_parts, joins
 
 MAX_SPARE = 3  # the maximum number of blocks for splitting tiles further of which all arrangements are tried
 
@@ -73,11 +73,29 @@ class Ways:
         size = self.size
         for padded in dict.fromkeys(_padded(size, src, dst, self.mesh)):
             if padded != size:
-                first = self._overlap(flat(size, src.dims), flat(padded, src.dims))
-                last = self._overlap(flat(padded, dst.dims), flat(size, dst.dims))
-                yield [*first, *((step, padded) for step in self.search(padded, src, dst)), *last]
-                if src.partial == dst.partial:
-                    yield [*first, *self._overlap(flat(padded, src.dims), flat(padded, dst.dims)), *last]
+                begin, end = (self._where_split(padded, layout.dims) for layout in (src, dst))
+                first = self._overlap(flat(size, src.dims), begin)
+                last = self._overlap(end, flat(size, dst.dims))
+                yield [*first, *self._steps(padded, src, dst), *last]
+                if src.partial == dst.partial and (first or last):
+                    yield [*first, *self._overlap(begin, end), *last]
+
+    def _where_split(self, padded: Shape, dims: Sequence[tuple[str, ...]]) -> Tiling:
+        """Tiles of the padded array. Dimensions that are whole keep their rows: what splits them pads them, too."""
+        return flat(tuple(more if axes else rows for rows, more, axes in zip(self.size, padded, dims)), tuple(dims))
+
+    def _steps(self, padded: Shape, src: Layout, dst: Layout) -> Iterator[tuple[Step, Shape]]:
+        """The steps between two layouts of the padded array, in which dimensions are padded while they are split."""
+        layout = src
+        for step in self.search(padded, src, dst):
+            before, layout = layout, step.apply(layout, self.mesh)
+            begin, end = (self._where_split(padded, each.dims) for each in (before, layout))
+            if isinstance(step, Exchange):  # takes all dimensions as they will be
+                yield from self._overlap(begin, flat(padded, before.dims))
+                yield step, padded
+                yield from self._overlap(flat(padded, layout.dims), end)
+            else:
+                yield step, end.shape
 
     def _spread(self, src: Layout, dst: Layout) -> Iterator[Way]:
         """Ways in which the devices that will hold a tile receive different parts of it, and then gather these."""
@@ -98,14 +116,11 @@ class Ways:
 
     def _overlap(self, before: Tiling, after: Tiling) -> Way:
         """The step between two tilings, as a list; empty if the tiles are the same."""
-        if before.layout == after.layout and before.rows(self.mesh) == after.rows(self.mesh) and self._nests(after):
+        mesh = self.mesh
+        if before.layout == after.layout and before.rows(mesh) == after.rows(mesh) and not dims_in_parts(after, mesh):
             return []
-        axes = moving_axes(before, after, self.mesh)
+        axes = moving_axes(before, after, mesh)
         return [(Overlap(axes, self.size, before, after, self.start), after.shape)]
-
-    def _nests(self, tiling: Tiling) -> bool:
-        """Whether the tiles of a tiling are those of its layout."""
-        return all(joins(size, self.mesh.sizes(outer), self.mesh.sizes(inner)) for size, outer, inner in zip(*tiling))
 
 
 def copies_on_fast_links(src: Layout, dst: Layout, mesh: AbstractMesh) -> list[tuple[str, ...]]:
