@@ -135,7 +135,44 @@ def kept_by_a_loop(x: Any) -> Any:
     return mnp.sort(c[:, None] * y, 0)
 
 
+def found_in_columns(x: Any, i: Any) -> Any:
+    """The gradient of elements that are found by numbers: these are read twice, in two shapes."""
+    places = (i % 16).astype(np.int32)[:, :, None]
+    return mw.grad(lambda x: (mnp.take_along_axis(mnp.sin(x), places, 1) ** 2).sum())(x)
+
+
+def beside_a_loop(x: Any, w: Any) -> Any:
+    """Sums that are there before the loop begins, which waits for a tuple."""
+    y = x @ w
+    return mnp.where(y > 0.5, y, -1).sum(0), repeated(lambda c: mnp.sin(c @ c.T) @ c)(x)
+
+
+def read_as_written(x: Any, w: Any) -> Any:
+    """The first to read a value is the first in the program, not in the results."""
+    y = mnp.tanh(x @ w)
+    second = (y @ w).sum(0)
+    return (mnp.where(y > 0, y, 2.0) @ w).sum(0), second
+
+
+def column_by_column(p: Any, y: Any) -> Any:
+    """Rows of a matrix, each a vector in a product and also read as it is."""
+    d = 1 / (1 + p)
+    q = d / d.sum()
+    return mnp.einsum("ij,ijk->ik", (p - q) * d, y[:, None] - y[None]), (p * mnp.log(p / q)).sum()
+
+
+def outer_products_sorted(x: Any, v: Any) -> Any:
+    m = mnp.tanh(v)
+    outer = m[:, :, None] * m[:, None, : x.shape[2]]
+    return mnp.sort(outer.transpose(1, 0, 2), 0).max(0), mnp.einsum("bi,bij->bj", m, mnp.sort(x, 0))
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
+    "numbers of elements are one row for each element": (found_in_columns, ((32, 16, 64), (32, 64))),
+    "a loop begins after the tuple of its operands": (beside_a_loop, ((256, 512), (512, 512))),
+    "what reads a value runs in the order of the program": (read_as_written, ((512, 512), (512, 512))),
+    "vectors in products are matrices of one column": (column_by_column, ((512, 512), (512, 2))),
+    "the result of a choice is taken from a tuple": (outer_products_sorted, ((64, 256, 64), (64, 256))),
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
     "the products around a softmax are in its call": (

@@ -131,7 +131,7 @@ class Plan:
 
     # --- kernels --------------------------------------------------------------------------------------------
     def _fuse(self) -> None:
-        by_node = kernels_of(self.graph)
+        by_node = kernels_of(self.graph, as_made=not self.compiler.depth_first)
         self.parameters = [by_node[p] for p in self.graph.parameters]
         self.results = [by_node[r] for r in self.graph.results]
         self._effects = [by_node[e] for e in self.graph.effects]
@@ -173,7 +173,7 @@ class Plan:
     def _ordered(self) -> list[Kernel]:
         kernels = self._post_order()
         if not self.compiler.depth_first:
-            return breadth_first(kernels, self.parameters)
+            return breadth_first(kernels, self.parameters, self.scope.inside)
         size = padded if self.compiler.tiles else None
         orders = kernels, freeing(kernels, {*self.results}, size)
         if self.compiler.into_products:

@@ -51,6 +51,7 @@ class Recorder(Interpreter[Node]):
         self._source = UNKNOWN
         self._known: dict[Any, Node] = {}
         self._effects: list[Node] = []
+        self._around = 0  # the operations that are being brought into the form that the compiler gives them
 
     # --- what ops use ---------------------------------------------------------------------------------------
     def op(
@@ -199,9 +200,12 @@ class Recorder(Interpreter[Node]):
         node = self._known.get(key)
         if node is None:
             node = self._folded(op, operands, aval, given) or simplified(self._make, op, operands, aval, given)
-            node = node or ordered(self._make, op, operands, aval, given, self.compiler)
             if node is None:
-                node = Node(op, operands, (aval,), given, self._source)
+                self._around += 1
+                node = ordered(self._make, op, operands, aval, given, self.compiler)
+                self._around -= 1
+            if node is None:
+                node = Node(op, operands, (aval,), given, self._source, inserted=self._around > 0)
             if op not in COLLECTIVES:
                 self._known[key] = node
         return node
