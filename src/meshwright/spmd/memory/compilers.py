@@ -30,6 +30,8 @@ class Compiler:
     elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``columns``: a vector in a product is a matrix of one column.
+    ``joins_factors``: of two known factors, their product is one. ``moves_late``: reshapes and transposes come after
+    elementwise operations.
     ``rows_of_places``: gathers and scatters read indices with one row for each slice.
     ``tables``: several results have a table of addresses.
     ``hoists``: operations on values that a loop does not change are moved before it.
@@ -65,6 +67,8 @@ class Compiler:
     copies_transposed: bool = False
     sums_vectors: bool = False
     columns: bool = False
+    joins_factors: bool = False
+    moves_late: bool = False
     rows_of_places: bool = False
     tables: bool = False
     hoists: bool = True
@@ -101,6 +105,8 @@ CPU = Compiler(
     without_products=True,
     copies_transposed=True,
     columns=True,
+    joins_factors=True,
+    moves_late=True,
     rows_of_places=True,
     tables=True,
 )

@@ -70,8 +70,8 @@ class Users:
                 self._at[last] = at
 
     def as_made(self) -> None:
-        """Put the users in the order in which they were made."""
-        order = sorted(self, key=lambda user: user.root.made)
+        """Put the users in the order in which they were made; products whose sides were exchanged were made last."""
+        order = sorted(self, key=lambda user: ("transposed" in user.root.attributes, user.root.made))
         self._order, self._at = [*order], {user: at for at, user in enumerate(order)}
 
     def __iter__(self) -> Iterator[Kernel]:

@@ -113,7 +113,8 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     given["inner_last"] = (not turned, last)
     elements = sum(x.avals[0].size // max(_size(x, batch), 1) for x, batch in ((lhs, lb), (rhs, rb)))
     op = "matmul" if elements >= compiler.library_from else "small_product"
-    product = make(op, (left, right), aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
+    batch = tuple(n for n in aval.shape[: len(lb)] if n != 1 or not columns)
+    product = make(op, (left, right), aval.update(shape=(*batch, *free)), given)
     return make("reshape", (product,), aval, {})
 
 
@@ -209,7 +210,8 @@ def _matrix(
 ) -> tuple[Node, bool]:
     """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or, if True, of ``second`` by ``first``.
 
-    ``merged``: the latter also if a side has several dimensions. ``columns``: a vector is a matrix of one column.
+    ``merged``: the latter also if a side has several dimensions. ``columns``: a vector is a matrix of one column,
+    and batching dimensions of size 1 are left out.
     """
     order = (*batch, *first, *second)
     while x.op == "transpose":
@@ -217,19 +219,24 @@ def _matrix(
         order = tuple(permutation[d] for d in order)
         x = x.operands[0]
     n, m = len(batch), len(first)
-    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
-        return x, not keeps_order(x.shape, order)
     sides = order[n : n + m], order[n + m :]
-    if merged and all(sides) and keeps_order(x.shape, (*order[:n], *sides[1], *sides[0])):
-        shape = (*(x.shape[d] for d in order[:n]), _size(x, sides[1]), _size(x, sides[0]))
-        return make("reshape", (x,), x.avals[0].update(shape=shape), {}), not keeps_order(x.shape, order)
-    shape = tuple(x.shape[d] for d in order[:n]) + tuple(_size(x, dims) for dims in sides if dims)
+    sizes = tuple(_size(x, dims) for dims in sides if dims)
+    outer = tuple(x.shape[d] for d in order[:n])
     if columns:
-        shape += (1,) * (n + 2 - len(shape))
+        outer = tuple(size for size in outer if size != 1)
+        sizes = (max(sizes), 1) if len(sizes) == 1 or 1 in sizes else sizes
+    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
+        turned = not keeps_order(x.shape, order)
+        if columns:
+            x = make("reshape", (x,), x.avals[0].update(shape=(*outer, *(sizes[::-1] if turned else sizes))), {})
+        return x, turned
+    if merged and all(sides) and keeps_order(x.shape, (*order[:n], *sides[1], *sides[0])):
+        shape = (*outer, _size(x, sides[1]), _size(x, sides[0]))
+        return make("reshape", (x,), x.avals[0].update(shape=shape), {}), not keeps_order(x.shape, order)
     if not keeps_order(x.shape, order):
         permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in order))
         x = make("transpose", (x,), permuted, {"permutation": order})
-    return make("reshape", (x,), x.avals[0].update(shape=shape), {}), False
+    return make("reshape", (x,), x.avals[0].update(shape=(*outer, *sizes)), {}), False
 
 
 def _convolution(

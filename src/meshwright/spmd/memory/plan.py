@@ -35,6 +35,7 @@ from meshwright.spmd.memory.packing import Span, highest, joined, packed
 from meshwright.spmd.memory.padding import constant_bytes, pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
+from meshwright.spmd.memory.rearrange import move_late
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.siblings import cut_together, written_together
 from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
@@ -109,6 +110,8 @@ class Placed:
 def planned(graph: Graph, scope: Scope) -> Plan:
     """The plan of a graph, which is changed in place."""
     prune(graph)
+    if scope.compiler.moves_late:
+        move_late(graph)
     scatter_in_place(graph)
     if scope.compiler.copies_transposed:
         reduce_first(graph)

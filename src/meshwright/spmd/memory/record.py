@@ -24,7 +24,7 @@ from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node, captu
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.parts import sliced
 from meshwright.spmd.memory.prune import CHOICES
-from meshwright.spmd.memory.simplify import scalar_value, simplified, splat
+from meshwright.spmd.memory.simplify import scalar_value, scaled_once, simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
@@ -200,6 +200,8 @@ class Recorder(Interpreter[Node]):
         node = self._known.get(key)
         if node is None:
             node = self._folded(op, operands, aval, given) or simplified(self._make, op, operands, aval, given)
+            if node is None and op == "multiply" and self.compiler.joins_factors:
+                node = scaled_once(self._make, operands, aval)
             if node is None:
                 self._around += 1
                 node = ordered(self._make, op, operands, aval, given, self.compiler)
