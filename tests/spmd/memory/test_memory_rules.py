@@ -13,7 +13,10 @@ from meshwright import PartitionSpec as P
 from meshwright.ops.window.reductions import reduce_window
 from meshwright.runtime.pjrt.replicas import compiled_memory
 from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.packing import joined, packed
+from meshwright.spmd.memory.rearrange import move_late
+from meshwright.spmd.memory.record import record
 
 MESH = mw.AbstractMesh((4,), ("x",))
 #: bytes of scalars, and of starts of buffers at multiples of 64
@@ -135,7 +138,57 @@ def kept_by_a_loop(x: Any) -> Any:
     return mnp.sort(c[:, None] * y, 0)
 
 
+def found_in_columns(x: Any, i: Any) -> Any:
+    """The gradient of elements that are found by numbers: these are read twice, in two shapes."""
+    places = (i % 16).astype(np.int32)[:, :, None]
+    return mw.grad(lambda x: (mnp.take_along_axis(mnp.sin(x), places, 1) ** 2).sum())(x)
+
+
+def beside_a_loop(x: Any, w: Any) -> Any:
+    """Sums that are there before the loop begins, which waits for a tuple."""
+    y = x @ w
+    return mnp.where(y > 0.5, y, -1).sum(0), repeated(lambda c: mnp.sin(c @ c.T) @ c)(x)
+
+
+def read_as_written(x: Any, w: Any) -> Any:
+    """The first to read a value is the first in the program, not in the results."""
+    y = mnp.tanh(x @ w)
+    second = (y @ w).sum(0)
+    return (mnp.where(y > 0, y, 2.0) @ w).sum(0), second
+
+
+def column_by_column(p: Any, y: Any) -> Any:
+    """Rows of a matrix, each a vector in a product and also read as it is."""
+    d = 1 / (1 + p)
+    q = d / d.sum()
+    return mnp.einsum("ij,ijk->ik", (p - q) * d, y[:, None] - y[None]), (p * mnp.log(p / q)).sum()
+
+
+def outer_products_sorted(x: Any, v: Any) -> Any:
+    m = mnp.tanh(v)
+    outer = m[:, :, None] * m[:, None, : x.shape[2]]
+    return mnp.sort(outer.transpose(1, 0, 2), 0).max(0), mnp.einsum("bi,bij->bj", m, mnp.sort(x, 0))
+
+
+def trained(a: Any, b: Any, x: Any) -> Any:
+    """The gradient of the last weight, a transposed product, is computed after that of its input."""
+    return mw.grad(lambda ws: mnp.sin(mnp.maximum(x @ ws[0], 0) @ ws[1]).sum())((a, b))
+
+
+def one_expert(x: Any, w: Any, v: Any) -> Any:
+    """Between products of one matrix each, values are matrices."""
+    h = mnp.einsum("eij,ejk->eik", x[None], w[None])
+    return mnp.einsum("eij,ejk->eik", mnp.where(h > 0, h, 2.0), v[None]).sum(1)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
+    "numbers of elements are one row for each element": (found_in_columns, ((32, 16, 64), (32, 64))),
+    "a loop begins after the tuple of its operands": (beside_a_loop, ((256, 512), (512, 512))),
+    "what reads a value runs in the order of the program": (read_as_written, ((512, 512), (512, 512))),
+    "vectors in products are matrices of one column": (column_by_column, ((512, 512), (512, 2))),
+    "transposed products are computed last": (trained, ((64, 512), (512, 64), (1024, 64))),
+    "batches of one matrix are matrices": (one_expert, ((512, 256), (256, 512), (512, 128))),
+    "the result of a choice is taken from a tuple": (outer_products_sorted, ((64, 256, 64), (64, 256))),
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
     "the products around a softmax are in its call": (
@@ -267,6 +320,28 @@ def test_what_is_exchanged_is_joined_along_the_dimension_that_was_split() -> Non
     spec, out = P(None, None, "x"), NamedSharding(MESH, P(None, "x"))
     predicted, compiled = peaks(lambda x: mnp.cos(x.reshape(64, 32, 96)), ((64, 32, 96),), spec, out)
     assert predicted == pytest.approx(compiled, abs=SMALL)
+
+
+def test_elementwise_operations_come_before_reshapes() -> None:
+    """Unless something else reads what is reshaped. Of two moves one is left, or none."""
+
+    def moved(fun: Callable[..., Any]) -> Graph:
+        part = mw.jit(fun).lower(struct((512, 4))).partition(MESH)
+        graph = record(part.jaxpr, MESH)
+        move_late(graph)
+        return graph
+
+    (late,) = moved(lambda x: mnp.sin(x.reshape(8, 64, 4) * 2)).results
+    assert late.op == "reshape" and [late.operands[0].op, late.operands[0].shape] == ["sine", (512, 4)]
+    (gone,) = moved(lambda x: mnp.sin(mnp.tanh(x.T)).T @ x.T).results
+    assert gone.op == "matmul" and gone.operands[0].op in ("sine", "reshape")
+    read = moved(lambda x: (mnp.sin(x.reshape(8, 64, 4)), x.reshape(8, 64, 4))).results
+    assert [node.op for node in read] == ["sine", "reshape"]
+
+
+def test_a_product_with_two_numbers_is_one() -> None:
+    (result,) = record(mw.jit(lambda x: x * 3 * 4).lower(struct((512,))).partition(MESH).jaxpr, MESH).results
+    assert [x.op for x in result.operands] == ["parameter", "broadcast_in_dim"]
 
 
 def test_buffers_that_live_longest_are_placed_first() -> None:

@@ -93,11 +93,11 @@ def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
         for source in list(one.inputs):
             kernel.inputs[source] = Use.REUSED
             kernel.operands.append(source)
-            source.users[kernel] = None
-            del source.users[one]
+            source.users.add(kernel)
+            source.users.remove(one)
         part = Node("get", (whole,), (nodes[i].avals[0],), {"index": i}, nodes[i].source)
         taken = replaced[one] = Kernel(part, {part: None}, {kernel: Use.MOVED}, number=kernel.number, operands=[kernel])
-        kernel.users[taken] = None
+        kernel.users.add(taken)
         for user in list(one.users):
             user.read(taken, one)
     return replaced

@@ -29,6 +29,10 @@ class Compiler:
     ``windows``: large reductions are first done in windows. ``without_products``: outer and inner products are computed
     elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
+    ``columns``: a vector in a product is a matrix of one column.
+    ``joins_factors``: of two known factors, their product is one. ``moves_late``: reshapes and transposes come after
+    elementwise operations.
+    ``rows_of_places``: gathers and scatters read indices with one row for each slice.
     ``tables``: several results have a table of addresses.
     ``hoists``: operations on values that a loop does not change are moved before it.
     ``trims_loops``: loops carry a value that they do not change once, also if it is given several times, and make
@@ -62,6 +66,10 @@ class Compiler:
     without_products: bool = False
     copies_transposed: bool = False
     sums_vectors: bool = False
+    columns: bool = False
+    joins_factors: bool = False
+    moves_late: bool = False
+    rows_of_places: bool = False
     tables: bool = False
     hoists: bool = True
     trims_loops: bool = False
@@ -90,7 +98,17 @@ class Compiler:
 
 
 CPU = Compiler(
-    swaps=True, in_parts=True, calls=True, windows=True, without_products=True, copies_transposed=True, tables=True
+    swaps=True,
+    in_parts=True,
+    calls=True,
+    windows=True,
+    without_products=True,
+    copies_transposed=True,
+    columns=True,
+    joins_factors=True,
+    moves_late=True,
+    rows_of_places=True,
+    tables=True,
 )
 CUDA = Compiler(
     narrow=True,

@@ -195,10 +195,10 @@ def _views(kernel: Kernel) -> list[Kernel]:
 def _reread(kernel: Kernel) -> None:
     """Update the inputs of a kernel after its operands have changed."""
     for source in kernel.inputs:
-        del source.users[kernel]
+        source.users.remove(kernel)
     kernel.inputs = dict.fromkeys(kernel.operands, Use.REUSED)
     for source in kernel.inputs:
-        source.users[kernel] = None
+        source.users.add(kernel)
 
 
 def _transposed(kernel: Kernel) -> bool:

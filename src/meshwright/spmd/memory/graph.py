@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from meshwright.core.avals import ShapedArray
@@ -13,6 +14,7 @@ from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Var
 
 T = TypeVar("T")
+_NUMBERS = count()
 #: ``make(name, operands, aval, attributes)`` returns a simplified node
 Make = Callable[[str, Sequence["Node"], ShapedArray, Mapping[str, Any]], "Node"]
 
@@ -66,6 +68,10 @@ class Node(Emitted):
     number: int = 0
     #: on TPUs, its dimensions as they lie in memory, the fastest first
     order: tuple[int, ...] | None = None
+    #: its place in the order in which all nodes were made
+    made: int = field(default_factory=_NUMBERS.__next__)
+    #: whether another operation needs it as a copy of an operand
+    inserted: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,11 +15,12 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node, lists_of
+from meshwright.spmd.memory.graph import Make, Node, lists_of
+from meshwright.spmd.memory.indexed import gathered, scattered
 from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
 from meshwright.spmd.memory.simplify import keeps_order, permuted
-from meshwright.spmd.memory.tpu_forms import dimensions, written_for_tpus
+from meshwright.spmd.memory.tpu_forms import written_for_tpus
 
 #: in the text of an algorithm of products: the types of operands, and that each is one part
 _ROUNDED, _ONE_PRODUCT = re.compile(r"[lr]hs_precision_type = (\w+)"), "num_primitive_operations = 1,"
@@ -37,18 +38,6 @@ _WINDOW = 32
 _LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
 #: the attribute that names the dimension which a collective joins or splits
 _MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
-#: nodes whose results have an order of their own; others are written in the order that their user wants
-_FIXED = COLLECTIVES | {
-    "parameter",
-    "constant",
-    "matmul",
-    "convolution",
-    "get",
-    "reduce",
-    "sort",
-    "custom_call",
-    "reorder",
-}
 
 
 def ordered(
@@ -71,23 +60,10 @@ def ordered(
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given, compiler.row)
-    if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
-        places = _with_numbers(make, operands[1], n, compiler.tiles)
-        return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
-    if op == "gather" and compiler.tiles and "batched" not in given:
-        lists = lists_of(given.get("dimension_numbers", ""))
-        sizes = [operands[0].shape[d] for d in lists.get("operand_batching_dims", ())]
-        places = _with_each_number(make, operands[1], sizes)
-        return make(op, (operands[0], places), aval, {**given, "batched": True})
-    if (
-        op == "scatter"
-        and len(operands) == 3
-        and not compiler.tiles
-        and "ordered" not in given
-        and _is_copied(operands[2], given)
-    ):
-        updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
-        return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
+    if op == "gather":
+        return gathered(make, operands, aval, given, compiler)
+    if op == "scatter" and len(operands) == 3:
+        return scattered(make, operands, aval, given, compiler)
     if op == "convolution" and "ordered" not in given:
         if compiler.library_convolutions:
             return library_convolution(make, operands, aval, given)
@@ -103,47 +79,6 @@ def _rounded(make: Make, operands: Sequence[Node], algorithm: str) -> list[Node]
     """The operands of a product in the types that its algorithm rounds them to, unless it splits them into parts."""
     types = [_NARROW_TYPES.get(name) for name in _ROUNDED.findall(algorithm)] if _ONE_PRODUCT in algorithm else []
     return [_converted(make, x, t) if t else x for x, t in zip(operands, types or [None] * len(operands))]
-
-
-def _is_copied(updates: Node, given: Mapping[str, Any]) -> bool:
-    """Whether the updates of a scatter are copied first. A row of windows is not."""
-    in_window = dimensions(given, "update_window_dims")
-    return updates.op in _FIXED and [d for d in range(len(updates.shape)) if d not in in_window] != [0]
-
-
-def _batches(given: Mapping[str, Any]) -> int:
-    """The number of batching dimensions of a scatter."""
-    return len(dimensions(given, "input_batching_dims"))
-
-
-def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
-    """Indices with a number for each batching dimension as well. ``flat``: one number for all dimensions."""
-    aval = indices.avals[0]
-    numbers = make("iota", (), aval, {"along": "batches"})
-    if flat:
-        return make("add", (numbers, indices), aval, {})
-    joined = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] * (batches + 1)))
-    return make("concatenate", (*[numbers] * batches, indices), joined, {"dimension": aval.ndim - 1})
-
-
-def _with_each_number(make: Make, indices: Node, batches: Sequence[int]) -> Node:
-    """Indices with a number of their own for each batching dimension, packed into one as they are computed.
-
-    Where a batching dimension has one position, whose number is 0, all numbers are first written beside each other.
-    """
-    joined = indices.op == "concatenate" and indices.shape[-1] == len(indices.operands)
-    parts = list(indices.operands) if joined else [indices]
-    aval = parts[0].avals[0]
-    numbers = [make("iota", (), aval, {"along": i}) for i, n in enumerate(batches) if n > 1]
-    if numbers and min(batches) == 1:
-        zero = make("constant", (), ShapedArray((), aval.dtype), {"value": 0})
-        zeros = make("broadcast_in_dim", (zero,), aval, {"broadcast_dimensions": ()})
-        whole = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] + len(batches)))
-        return make("concatenate", (*numbers, *parts, zeros), whole, {"dimension": aval.ndim - 1})
-    packed, *rest = (*numbers, *parts)
-    for part in rest:
-        packed = make("add", (packed, part), aval, {})
-    return packed
 
 
 def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
@@ -169,15 +104,17 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
         return summed
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
-    free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
-    merged = compiler.either_order
-    (left, turned), (right, last) = _matrix(make, lhs, lb, lf, lc, merged), _matrix(make, rhs, rb, rc, rf, merged)
+    columns, merged = compiler.columns, compiler.either_order
+    free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims or columns)
+    left, turned = _matrix(make, lhs, lb, lf, lc, merged, columns)
+    right, last = _matrix(make, rhs, rb, rc, rf, merged, columns)
     precision = str(given.get("precision_config", ""))
     given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
     given["inner_last"] = (not turned, last)
     elements = sum(x.avals[0].size // max(_size(x, batch), 1) for x, batch in ((lhs, lb), (rhs, rb)))
     op = "matmul" if elements >= compiler.library_from else "small_product"
-    product = make(op, (left, right), aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
+    batch = tuple(n for n in aval.shape[: len(lb)] if n != 1 or not columns)
+    product = make(op, (left, right), aval.update(shape=(*batch, *free)), given)
     return make("reshape", (product,), aval, {})
 
 
@@ -263,11 +200,18 @@ def _size(x: Node, dims: Sequence[int]) -> int:
 
 
 def _matrix(
-    make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int], merged: bool
+    make: Make,
+    x: Node,
+    batch: Sequence[int],
+    first: Sequence[int],
+    second: Sequence[int],
+    merged: bool,
+    columns: bool,
 ) -> tuple[Node, bool]:
     """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or, if True, of ``second`` by ``first``.
 
-    ``merged``: the latter also if a side has several dimensions.
+    ``merged``: the latter also if a side has several dimensions. ``columns``: a vector is a matrix of one column,
+    and batching dimensions of size 1 are left out.
     """
     order = (*batch, *first, *second)
     while x.op == "transpose":
@@ -275,17 +219,24 @@ def _matrix(
         order = tuple(permutation[d] for d in order)
         x = x.operands[0]
     n, m = len(batch), len(first)
-    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
-        return x, not keeps_order(x.shape, order)
     sides = order[n : n + m], order[n + m :]
+    sizes = tuple(_size(x, dims) for dims in sides if dims)
+    outer = tuple(x.shape[d] for d in order[:n])
+    if columns:
+        outer = tuple(size for size in outer if size != 1)
+        sizes = (max(sizes), 1) if len(sizes) == 1 or 1 in sizes else sizes
+    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
+        turned = not keeps_order(x.shape, order)
+        if columns:
+            x = make("reshape", (x,), x.avals[0].update(shape=(*outer, *(sizes[::-1] if turned else sizes))), {})
+        return x, turned
     if merged and all(sides) and keeps_order(x.shape, (*order[:n], *sides[1], *sides[0])):
-        shape = (*(x.shape[d] for d in order[:n]), _size(x, sides[1]), _size(x, sides[0]))
+        shape = (*outer, _size(x, sides[1]), _size(x, sides[0]))
         return make("reshape", (x,), x.avals[0].update(shape=shape), {}), not keeps_order(x.shape, order)
-    shape = tuple(x.shape[d] for d in order[:n]) + tuple(_size(x, dims) for dims in sides if dims)
     if not keeps_order(x.shape, order):
         permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in order))
         x = make("transpose", (x,), permuted, {"permutation": order})
-    return make("reshape", (x,), x.avals[0].update(shape=shape), {}), False
+    return make("reshape", (x,), x.avals[0].update(shape=(*outer, *sizes)), {}), False
 
 
 def _convolution(

@@ -35,6 +35,7 @@ from meshwright.spmd.memory.packing import Span, highest, joined, packed
 from meshwright.spmd.memory.padding import constant_bytes, pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
+from meshwright.spmd.memory.rearrange import move_late
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.siblings import cut_together, written_together
 from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
@@ -109,6 +110,8 @@ class Placed:
 def planned(graph: Graph, scope: Scope) -> Plan:
     """The plan of a graph, which is changed in place."""
     prune(graph)
+    if scope.compiler.moves_late:
+        move_late(graph)
     scatter_in_place(graph)
     if scope.compiler.copies_transposed:
         reduce_first(graph)
@@ -131,7 +134,7 @@ class Plan:
 
     # --- kernels --------------------------------------------------------------------------------------------
     def _fuse(self) -> None:
-        by_node = kernels_of(self.graph)
+        by_node = kernels_of(self.graph, as_made=not self.compiler.depth_first)
         self.parameters = [by_node[p] for p in self.graph.parameters]
         self.results = [by_node[r] for r in self.graph.results]
         self._effects = [by_node[e] for e in self.graph.effects]
@@ -173,7 +176,7 @@ class Plan:
     def _ordered(self) -> list[Kernel]:
         kernels = self._post_order()
         if not self.compiler.depth_first:
-            return breadth_first(kernels, self.parameters)
+            return breadth_first(kernels, self.parameters, self.scope.inside)
         size = padded if self.compiler.tiles else None
         orders = kernels, freeing(kernels, {*self.results}, size)
         if self.compiler.into_products:

@@ -24,7 +24,7 @@ from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node, captu
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.parts import sliced
 from meshwright.spmd.memory.prune import CHOICES
-from meshwright.spmd.memory.simplify import scalar_value, simplified, splat
+from meshwright.spmd.memory.simplify import scalar_value, scaled_once, simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
@@ -52,6 +52,7 @@ class Recorder(Interpreter[Node]):
         self._source = UNKNOWN
         self._known: dict[Any, Node] = {}
         self._effects: list[Node] = []
+        self._around = 0  # the operations that are being brought into the form that the compiler gives them
 
     # --- what ops use ---------------------------------------------------------------------------------------
     def op(
@@ -200,9 +201,14 @@ class Recorder(Interpreter[Node]):
         node = self._known.get(key)
         if node is None:
             node = self._folded(op, operands, aval, given) or simplified(self._make, op, operands, aval, given)
-            node = node or ordered(self._make, op, operands, aval, given, self.compiler)
+            if node is None and op == "multiply" and self.compiler.joins_factors:
+                node = scaled_once(self._make, operands, aval)
             if node is None:
-                node = Node(op, operands, (aval,), given, self._source)
+                self._around += 1
+                node = ordered(self._make, op, operands, aval, given, self.compiler)
+                self._around -= 1
+            if node is None:
+                node = Node(op, operands, (aval,), given, self._source, inserted=self._around > 0)
             if op not in COLLECTIVES:
                 self._known[key] = node
         return node

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from meshwright.spmd.memory.graph import post_order
 from meshwright.spmd.memory.kernels import Kernel
@@ -22,20 +23,87 @@ def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
     return order
 
 
-def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels in the order in which they become ready; parameters first."""
-    waiting = {k: len(k.inputs) for k in kernels}
+def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel], inside: bool = False) -> list[Kernel]:
+    """Kernels in the order in which they become ready; parameters first, in bodies and branches the last ones first.
+
+    The operands of a loop or of a branch become a tuple before it, and a choice has a tuple of results, from which
+    each is taken. Source: XLA's ``BFScheduler``.
+    """
+    tuples = {k: found for k in kernels if (found := _tuples(k))}
+    waiting: dict[Kernel | _Tuple, int] = {k: len(_awaited(k)) for k in kernels}
+    for kernel, parts in tuples.items():
+        waiting[kernel] += len(parts)
+        waiting.update((part, len(part.inputs)) for part in parts)
+
+    def following(kernel: Kernel) -> Iterator[Kernel | _Tuple]:
+        known = _is_number(kernel)
+        for user in kernel.users:
+            if user in waiting and not (known and _fused(user)):
+                yield from (part for part in tuples.get(user, ()) if kernel in part.inputs)
+                yield user
+
     given = set(parameters)
-    ready = deque([*parameters, *(k for k in kernels if not k.inputs and k not in given)])
+    first = [k for k in kernels if not waiting[k] and k not in given]
+    alone = sorted((k for k in first if len(k.members) == 1), key=lambda k: k.root.made)
+    fused = [k for k in reversed(first) if len(k.members) > 1]  # fusion goes from users to operands
+    ready: deque[Kernel | _Tuple | _Result] = deque([*(parameters[::-1] if inside else parameters), *alone, *fused])
     order = []
     while ready:
-        kernel = ready.popleft()
-        order.append(kernel)
-        for user in sorted((u for u in kernel.users if u in waiting), key=lambda u: u.number):
+        item = ready.popleft()
+        users: Iterable[Kernel | _Tuple]
+        if isinstance(item, Kernel):
+            order.append(item)
+            if item.root.op in ("case", "if") and len(item.root.avals) == 1:
+                ready.append(_Result(item))
+                continue
+            users = following(item)
+        else:
+            users = (item.kernel,) if isinstance(item, _Tuple) else following(item.kernel)
+        for user in users:
             waiting[user] -= 1
             if not waiting[user]:
                 ready.append(user)
     return order
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Tuple:
+    """The operands of a loop or of a branch of a conditional."""
+
+    kernel: Kernel
+    inputs: Collection[Kernel]
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Result:
+    """The only result of a conditional, taken from its tuple."""
+
+    kernel: Kernel
+
+
+def _tuples(kernel: Kernel) -> list[_Tuple]:
+    """The tuples that a kernel reads. A loop with one value reads the value."""
+    root = kernel.root
+    if root.op == "while":
+        return [_Tuple(kernel, kernel.inputs)] if len(kernel.operands) > 1 else []
+    if root.op not in ("case", "if"):
+        return []
+    of = dict(zip(root.operands, kernel.operands))
+    taken = {tuple(of[p.attributes["outside"]] for p in region.parameters) for region in root.regions}
+    return [_Tuple(kernel, set(each)) for each in taken if each]
+
+
+def _awaited(kernel: Kernel) -> Collection[Kernel]:
+    """What is computed before a kernel; known numbers are a part of it, if it is fused."""
+    return [k for k in kernel.inputs if not _is_number(k)] if _fused(kernel) else kernel.inputs
+
+
+def _fused(kernel: Kernel) -> bool:
+    return kernel.loop and len(kernel.members) > 1
+
+
+def _is_number(kernel: Kernel) -> bool:
+    return kernel.root.op == "constant" and not kernel.root.shape
 
 
 def copied_at_once(kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[list[Kernel]]]:

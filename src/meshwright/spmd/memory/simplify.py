@@ -82,6 +82,19 @@ def _neutral(op: str, operands: Sequence[Node]) -> Node | None:
     return None
 
 
+def scaled_once(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+    """A product with the product of two known numbers, instead of one with each."""
+    x, factor = operands if operands[1].is_splat() else operands[::-1]
+    if not factor.is_splat() or x.op != "multiply":
+        return None
+    known = [i for i, y in enumerate(x.operands) if y.is_splat()]
+    if len(known) != 1:
+        return None
+    value = scalar_value(factor) * scalar_value(x.operands[known[0]])
+    number = make("constant", (), ShapedArray((), aval.dtype), {"value": value})
+    return make("multiply", (x.operands[1 - known[0]], splat(make, number, aval)), aval, {})
+
+
 def _reduce(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
     """A reduction of a concatenation reduces each part. That of a transposed array has other dimensions.
 
