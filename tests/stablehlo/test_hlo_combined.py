@@ -150,10 +150,19 @@ def test_operations_of_tpus_may_convert(form):
 
 
 LAYOUTS = {
-    (16, 256): "{1,0:T(8,128)}", (2, 8, 2, 128): "{3,1,2,0:T(8,128)}", (64, 64): "{0,1:T(8,128)(2,1)}",
-    (4, 8, 128): "{2,1,0:T(8,128)S(1)}", (5, 3): "{1,0:T(8,128)}", (5, 1): "{1,0:T(8,128)}", (5, 3, 1): "{1,0,2:T(8,128)}",
-    (3, 5): "{0,1:T(8,128)}", (32,): "{0:T(128)}", (8, 4): "{1,0:T(4,128)}", (1024,): "{0:T(1024)}", (2, 2048): "{1,0:T(2,128)}",
-}  # fmt: skip
+    (16, 256): "{1,0:T(8,128)}",
+    (2, 8, 2, 128): "{3,1,2,0:T(8,128)}",
+    (64, 64): "{0,1:T(8,128)(2,1)}",
+    (4, 8, 128): "{2,1,0:T(8,128)S(1)}",
+    (5, 3): "{1,0:T(8,128)}",
+    (5, 1): "{1,0:T(8,128)}",
+    (5, 3, 1): "{1,0,2:T(8,128)}",
+    (3, 5): "{0,1:T(8,128)}",
+    (32,): "{0:T(128)}",
+    (8, 4): "{1,0:T(4,128)}",
+    (1024,): "{0:T(1024)}",
+    (2, 2048): "{1,0:T(2,128)}",
+}
 
 
 def offsets(dims, layout):
@@ -202,3 +211,68 @@ ENTRY %main (a: {shape}) -> {result} {{
             ):
                 mw.load(text)(x)
     assert known
+
+
+def test_names_that_are_operations_or_computations_stay(recwarn):
+    gathers = "replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, channel_id="
+    body = f"""  %all-gather-start = ((f32[8,3], f32[4]), (f32[32,3], f32[16])) all-gather-start(%a, %b), {gathers}1
+  %all-gather-start.1 = (f32[4], f32[16]) all-gather-start(%b), {gathers}2
+  %all-gather-done = (f32[32,3], f32[16]) all-gather-done(%all-gather-start)
+  %all-gather-done.1 = f32[16] all-gather-done(%all-gather-start.1)
+  %g = f32[32,3] get-tuple-element(%all-gather-done), index=0
+  %kept = (f32[16], f32[16], u32[]) copy-start(%all-gather-done.1), metadata={{op_name="%kept"}}
+  %other = f32[16] copy-done(%kept), metadata={{op_name="f(x) reduce-scatter(y), kept"}}
+  %called = f32[16] call(%other), to_apply=%kept
+  ROOT %t = (f32[32,3], f32[16]) tuple(%g, %called)"""
+    functions = "".join(
+        f"\n%{name} (p: f32[16]) -> f32[16] {{\n  %p = f32[16] parameter(0)\n  ROOT %n = f32[16] {op}(%p)\n}}\n"
+        for name, op in (("kept", "negate"), ("other", "abs"))
+    )
+    first, second = mw.load(module(GATHERED, body, functions))(A, B)
+    np.testing.assert_array_equal(first, gathered(A))
+    np.testing.assert_array_equal(second, -gathered(B))
+
+
+def test_computations_of_a_thread_have_names_of_their_own():
+    text = """HloModule m
+
+%s (p: f32[2]) -> (f32[2], f32[2]) {
+  %p = f32[2] parameter(0)
+  %s = (f32[2], f32[2], u32[]) copy-start(%p)
+  %d = f32[2] copy-done(%s)
+  ROOT %both = (f32[2], f32[2]) tuple(%d, %p)
+}, execution_thread="other"
+
+ENTRY %main (a: f32[2]) -> (f32[2], f32[2], f32[2]) {
+  %a = f32[2] parameter(0)
+  %s = f32[2] negate(%a)
+  %begun = ((f32[2]), (f32[2], f32[2]), u32[]) async-start(%s), async_execution_thread="other", calls=%s, \
+metadata={op_name="calls=%x, a},b( s" source_line=3}, backend_config={"a":{"b":"-done(%s) },"}}
+  %d = (f32[2], f32[2]) async-done(%begun), metadata={op_name="x) async-done(%s)"}
+  %one = f32[2] get-tuple-element(%d), index=0
+  %two = f32[2] get-tuple-element(%d), index=1
+  ROOT %t = (f32[2], f32[2], f32[2]) tuple(%one, %two, %s)
+}
+"""
+    x = np.array([1, 2], np.float32)
+    for got in mw.load(text)(x):
+        np.testing.assert_array_equal(got, -x)
+
+
+@pytest.mark.parametrize("operand", ["%a", "a", "f32[16,256]{1,0:T(8,128)S(1)} %a", "/*index=0*/%a"])
+@pytest.mark.parametrize("type_", ["f32", "s32"])
+def test_operands_may_have_types_and_comments(operand, type_):
+    x = np.arange(16 * 256, dtype=np.float32).reshape(16, 256)
+    text = f"""HloModule m
+
+ENTRY %main (a: f32[16,256]) -> ({type_}[4096], bf16[16,256]) {{
+  %a = f32[16,256]{{1,0:T(8,128)S(1)}} parameter(0)
+  %b = {type_}[4096]{{0:T(1024)}} bitcast({operand})
+  %c = bf16[16,256]{{1,0:T(8,128)(2,1)}} copy({operand}), metadata={{op_name="copy(a)"}}
+  ROOT %t = ({type_}[4096]{{0:T(1024)}}, bf16[16,256]{{1,0:T(8,128)(2,1)}}) tuple(%b, %c)
+}}
+"""
+    memory, rounded = mw.load(text)(x)
+    want = x.reshape(2, 8, 2, 128).transpose(0, 2, 1, 3).reshape(-1)
+    np.testing.assert_array_equal(memory, want.view(np.float32 if type_ == "f32" else np.int32))
+    np.testing.assert_array_equal(rounded, x.astype(rounded.dtype))

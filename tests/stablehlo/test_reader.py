@@ -37,7 +37,8 @@ def child_with(monkeypatch, tmp_path):
         source = Path(reader._PROGRAM).read_text()
         assert before in source
         changed = tmp_path / "child.py"
-        shutil.copy(Path(reader._PROGRAM).with_name("dialects.py"), tmp_path)
+        for beside in ("dialects.py", "hlo_async.py", "hlo_combined.py"):
+            shutil.copy(Path(reader._PROGRAM).with_name(beside), tmp_path)
         changed.write_text(source.replace(before, after))
         monkeypatch.setattr(reader, "_PROGRAM", changed)
         reader._drop()

@@ -20,8 +20,16 @@ _OF_ONE_TYPE: dict[str, Any] = dict.fromkeys(
 ) | {"select": slice(1, 3), "dynamic-slice": slice(1), "dynamic-update-slice": slice(2)}  # fmt: skip
 _MADE = re.compile(
     r"(?P<before>[ \t]*(?:ROOT )?)(?P<name>%?[\w.-]+) = (?P<type>\w+)\[(?P<dims>[\d,]*)\](?P<layout>\S*) "
-    r"(?P<op>[\w-]+)\((?P<operands>[^()\n]*)\)"
+    r"(?P<op>[\w-]+)\("
 )
+#: the type of an operand, which older programs state before its name
+_STATED = re.compile(r"(?P<type>\w+)\[(?P<dims>[\d,]*)\](?P<layout>\S*) \S+$")
+_COMMENT = re.compile(r"/\*.*?\*/")
+#: the widths of types of the same width, between which a bitcast keeps the bits
+_BITS = {
+    **dict.fromkeys(("s8", "u8", "pred"), 8), **dict.fromkeys(("f16", "bf16", "s16", "u16"), 16),
+    **dict.fromkeys(("f32", "s32", "u32"), 32), **dict.fromkeys(("f64", "s64", "u64", "c64"), 64),
+}  # fmt: skip
 #: a layout with tiles or a memory space
 _TILED = re.compile(r"(?<=\])\{([\d,]*):[^}\s]*\}")
 _FLOATS = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
@@ -48,16 +56,23 @@ def of_one_type(text: str) -> str:
 
 
 def _converted(line: str, made: re.Match[str], made_by: dict[str, re.Match[str]]) -> str:
-    operands = [o.split()[-1] for o in made["operands"].split(",") if o.strip()]
+    stated, end = _operands(line, made.end())
+    operands = [o.split()[-1] for o in stated]
     which: range = range(len(operands))[_OF_ONE_TYPE[made["op"]]]
-    known = [m for n in which if (m := made_by.get(operands[n].lstrip("%"))) is not None]
+    found = ((_STATED.match(stated[n]) or made_by.get(operands[n].lstrip("%"))) for n in which)
+    known = [m for m in found if m is not None]
     if len(known) < len(which):
         return line
+    rest = line[end:]
     indent, root = made["before"].replace("ROOT ", ""), "ROOT " if "ROOT" in made["before"] else ""
-    if made["op"] == "bitcast" and known[0]["type"] == made["type"]:
+    if made["op"] == "bitcast" and _BITS.get(known[0]["type"], 0) == _BITS.get(made["type"]):
         ends = ((_sizes(m["dims"]), m["layout"]) for m in (known[0], made))
+        before = []
+        if known[0]["type"] != made["type"]:
+            before = [f"{made['name']}.bits = {made['type']}[{known[0]['dims']}] bitcast-convert({operands[0]})"]
+            operands = [f"{made['name']}.bits"]
         moved = moves(made["name"], operands[0], made["type"], *ends)
-        return line if moved is None else indent + " ".join([*moved[:-1], root + moved[-1]]) + line[made.end() :]
+        return line if moved is None else indent + " ".join([*before, *moved[:-1], root + moved[-1]]) + rest
     given = {m["type"] for m in known}
     if given == {made["type"]} or not {made["type"], *given} <= _FLOATS.keys():
         return line
@@ -67,13 +82,28 @@ def _converted(line: str, made: re.Match[str], made_by: dict[str, re.Match[str]]
         if operand["type"] != widest:
             parts.append(f"{name}.of{n} = {widest}[{operand['dims']}] convert({operands[n]})")
             operands[n] = f"{name}.of{n}"
-    computed = f"{made['op']}({', '.join(operands)}){line[made.end() :]}"
+    computed = f"{made['op']}({', '.join(operands)}){rest}"
     if widest == made["type"]:
         parts.append(f"{root}{name} = {widest}[{made['dims']}]{made['layout']} {computed}")
     else:
         parts.append(f"{name}.of = {widest}[{made['dims']}] {computed}")
         parts.append(f"{root}{name} = {made['type']}[{made['dims']}] convert({name}.of)")
     return indent + " ".join(parts)
+
+
+def _operands(line: str, start: int) -> tuple[list[str], int]:
+    """The operands that begin at a place of a line, and where what follows their parenthesis begins."""
+    entries, depth = [""], 0
+    for end in range(start, len(line)):
+        character = line[end]
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            break
+        if character == "," and not depth:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return [text for entry in entries if (text := _COMMENT.sub("", entry).strip())], end + 1
 
 
 def _sizes(text: str) -> tuple[int, ...]:
