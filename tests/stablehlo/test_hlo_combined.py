@@ -276,3 +276,48 @@ ENTRY %main (a: f32[16,256]) -> ({type_}[4096], bf16[16,256]) {{
     want = x.reshape(2, 8, 2, 128).transpose(0, 2, 1, 3).reshape(-1)
     np.testing.assert_array_equal(memory, want.view(np.float32 if type_ == "f32" else np.int32))
     np.testing.assert_array_equal(rounded, x.astype(rounded.dtype))
+
+
+def bitcast(kind, layout, result):
+    return f"""HloModule m
+
+ENTRY %main (a: {kind}[16,256]) -> {result.partition("{")[0]} {{
+  %a = {kind}[16,256]{layout} parameter(0)
+  ROOT %b = {result} bitcast(%a)
+}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["f8e4m3fn", "pred", "s8", "u16", "c64"])
+def test_bitcasts_of_any_type_move_elements(kind):
+    program = mw.load(bitcast(kind, "{1,0:T(8,128)}", f"{kind}[4096]{{0:T(1024)}}"))
+    x = (np.arange(16 * 256) % 101).reshape(16, 256).astype(program.in_avals[0].dtype)
+    want = x.reshape(2, 8, 2, 128).transpose(0, 2, 1, 3).reshape(-1)
+    np.testing.assert_array_equal(np.asarray(program(x)), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "result"),
+    [
+        ("f32", "{1,0:T(*,128)}", "f32[4096]{0:T(1024)}"),  # a tile of dimensions that are one
+        ("f32", "{1,0:D(D,C)T(8,128)}", "f32[4096]{0:T(1024)}"),  # sparse
+        ("f32", "{1,0:T(8,128)}", "u8[16384]{0:T(1024)}"),  # of another width
+    ],
+)
+def test_bitcasts_of_unknown_layouts_do_not_run(kind, layout, result):
+    with (
+        pytest.warns(ReplicationWarning, match="BitcastOfPadding"),
+        pytest.raises(CompileError, match="Padding"),
+    ):
+        mw.load(bitcast(kind, layout, result))(np.ones((16, 256), kind.replace("f32", "float32")))
+
+
+def test_collectives_of_tpus_that_convert():
+    groups = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true"
+    body = f"""  %r = bf16[8,3]{{1,0:T(8,128)(2,1)}} all-reduce(%a), {groups}, to_apply=%add
+  %g = bf16[16]{{0:T(128)}} all-gather(%b), {groups}, dimensions={{0}}
+  ROOT %t = (bf16[8,3]{{1,0:T(8,128)(2,1)}}, bf16[16]{{0:T(128)}}) tuple(%r, %g)"""
+    text = module("bf16[8,3], bf16[16]", body)
+    summed, together = mw.load(text.replace("= f32[8,3]{1,0} param", "= f32[8,3]{1,0:T(8,128)} param"))(A, B)
+    np.testing.assert_allclose(np.asarray(summed, np.float32)[0], A.sum(0), rtol=1e-2)
+    np.testing.assert_allclose(np.asarray(together, np.float32), gathered(B), rtol=1e-2)
