@@ -235,3 +235,41 @@ def test_regions_inside_of_regions_are_in_the_text():
     for written in (text, shardy):
         (again,) = mw.tree.leaves(mw.load(written)(a))
         np.testing.assert_allclose(np.asarray(again), np.asarray(step(a)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shardy", [True, False])
+@pytest.mark.parametrize("dialect", ["stablehlo", "hlo"])
+def test_positions_mean_the_axes_of_the_text_on_any_mesh(dialect, shardy):
+    mesh = mw.make_mesh((2, 2, 2), ("x", "y", "z"))
+
+    def inner(b):
+        return b * (1 + lax.axis_index("x")) + 10 * lax.axis_index("z")
+
+    def body(a):
+        return mw.shard_map(inner, in_specs=P(None, "z"), out_specs=P(None, "z"), axis_names={"z"})(a)
+
+    region = mw.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    a = RNG.normal(size=(8, 4)).astype(np.float32)
+    want = np.asarray(mw.jit(region)(a))
+    with mw.config.override("use_shardy_partitioner", shardy):
+        text = mw.jit(region).lower(a).as_text(dialect)
+    loaded = mw.load(text)
+    again = mw.load(loaded.as_text("stablehlo"))
+    for names in (("x", "y", "z"), ("z", "y", "x"), ("y", "z", "x")):
+        for program in (loaded, again):
+            (got,) = mw.tree.leaves(program.partition(mw.make_mesh((2, 2, 2), names))(a))
+            np.testing.assert_array_equal(np.asarray(got), want)
+
+
+def test_texts_say_what_stays_unreduced_and_what_reshards_leave_open():
+    x, y = mw.sharding.AxisType.Explicit, mw.sharding.AxisType.Auto
+    mesh = mw.make_mesh((2, 4), ("x", "y"), axis_types=(x, y))
+    a = np.ones((8, 8), np.float32)
+    moved = mw.jit(lambda a: mw.reshard(a, NamedSharding(mesh, P("x")))).lower(a).as_text()
+    assert 'sharding_constraint %arg0 <@mesh, [{"x", ?}, {?}]>' in moved
+    text = """sdy.mesh @m = <["x"=2, "y"=4]>
+    func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+      %0 = sdy.sharding_constraint %a <@m, [{"y"}, {}], unreduced={"x"}> : tensor<8x8xf32>
+      return %0 : tensor<8x8xf32>
+    }"""
+    assert '[{"y"}, {}], unreduced={"x"}>' in mw.load(text).lower(mesh).as_text()

@@ -54,8 +54,34 @@ def nested(a):
     return mw.shard_map(first, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})(a)
 
 
+def positions(a):
+    # XLA refuses the number of a device where some axes are automatic.
+    def inner(v):
+        return lax.fori_loop(0, 2, lambda i, c: c * 2 + lax.axis_index("x") + lax.axis_index("z") * 3, v)
+
+    def body(u):
+        each = mw.shard_map(inner, in_specs=P(None, "z"), out_specs=P(None, "z"), axis_names={"z"})
+        return each(u + lax.axis_index("x"))
+
+    return mw.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"}, check_vma=False)(a)
+
+
+def own_part(a):
+    def body(u):
+        return (lax.all_gather_invariant(u, "x", tiled=True) * mnp.arange(8.0)[:, None]).sum(0)
+
+    summed = mw.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    return mw.grad(lambda a: mnp.sin(summed(a)).sum())(a)
+
+
+def resharded(a):
+    a = mw.reshard(a, NamedSharding(explicit, P("x", "y")))
+    return mw.reshard(mnp.tanh(a), NamedSharding(explicit, P(("y", "z"))))
+
+
+explicit = mw.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(mw.sharding.AxisType.Explicit,) * 3)
 placed = jax.device_put(X, JaxSharding(theirs, PartitionSpec("x", "y")))
-for function in (constrained, region, nested):
+for function in (constrained, region, nested, positions, own_part, resharded):
     got = jax.jit(mw.to_jax(function))(placed)
     np.testing.assert_allclose(got, mw.jit(function)(X), rtol=1e-5, atol=1e-5)
 spec = jax.jit(mw.to_jax(constrained))(placed).sharding.spec

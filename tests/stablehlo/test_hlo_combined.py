@@ -150,11 +150,19 @@ def test_operations_of_tpus_may_convert(form):
 
 
 LAYOUTS = {
-    (16, 256): "{1,0:T(8,128)}", (2, 8, 2, 128): "{3,1,2,0:T(8,128)}", (64, 64): "{0,1:T(8,128)(2,1)}",
-    (4, 8, 128): "{2,1,0:T(8,128)S(1)}", (5, 3): "{1,0:T(8,128)}", (5, 1): "{1,0:T(8,128)}",
-    (5, 3, 1): "{1,0,2:T(8,128)}", (3, 5): "{0,1:T(8,128)}", (32,): "{0:T(128)}", (8, 4): "{1,0:T(4,128)}",
-    (1024,): "{0:T(1024)}", (2, 2048): "{1,0:T(2,128)}",
-}  # fmt: skip
+    (16, 256): "{1,0:T(8,128)}",
+    (2, 8, 2, 128): "{3,1,2,0:T(8,128)}",
+    (64, 64): "{0,1:T(8,128)(2,1)}",
+    (4, 8, 128): "{2,1,0:T(8,128)S(1)}",
+    (5, 3): "{1,0:T(8,128)}",
+    (5, 1): "{1,0:T(8,128)}",
+    (5, 3, 1): "{1,0,2:T(8,128)}",
+    (3, 5): "{0,1:T(8,128)}",
+    (32,): "{0:T(128)}",
+    (8, 4): "{1,0:T(4,128)}",
+    (1024,): "{0:T(1024)}",
+    (2, 2048): "{1,0:T(2,128)}",
+}
 
 
 def offsets(dims, layout):
@@ -203,3 +211,113 @@ ENTRY %main (a: {shape}) -> {result} {{
             ):
                 mw.load(text)(x)
     assert known
+
+
+def test_names_that_are_operations_or_computations_stay(recwarn):
+    gathers = "replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, channel_id="
+    body = f"""  %all-gather-start = ((f32[8,3], f32[4]), (f32[32,3], f32[16])) all-gather-start(%a, %b), {gathers}1
+  %all-gather-start.1 = (f32[4], f32[16]) all-gather-start(%b), {gathers}2
+  %all-gather-done = (f32[32,3], f32[16]) all-gather-done(%all-gather-start)
+  %all-gather-done.1 = f32[16] all-gather-done(%all-gather-start.1)
+  %g = f32[32,3] get-tuple-element(%all-gather-done), index=0
+  %kept = (f32[16], f32[16], u32[]) copy-start(%all-gather-done.1), metadata={{op_name="%kept"}}
+  %other = f32[16] copy-done(%kept), metadata={{op_name="f(x) reduce-scatter(y), kept"}}
+  %called = f32[16] call(%other), to_apply=%kept
+  ROOT %t = (f32[32,3], f32[16]) tuple(%g, %called)"""
+    functions = "".join(
+        f"\n%{name} (p: f32[16]) -> f32[16] {{\n  %p = f32[16] parameter(0)\n  ROOT %n = f32[16] {op}(%p)\n}}\n"
+        for name, op in (("kept", "negate"), ("other", "abs"))
+    )
+    first, second = mw.load(module(GATHERED, body, functions))(A, B)
+    np.testing.assert_array_equal(first, gathered(A))
+    np.testing.assert_array_equal(second, -gathered(B))
+
+
+def test_computations_of_a_thread_have_names_of_their_own():
+    text = """HloModule m
+
+%s (p: f32[2]) -> (f32[2], f32[2]) {
+  %p = f32[2] parameter(0)
+  %s = (f32[2], f32[2], u32[]) copy-start(%p)
+  %d = f32[2] copy-done(%s)
+  ROOT %both = (f32[2], f32[2]) tuple(%d, %p)
+}, execution_thread="other"
+
+ENTRY %main (a: f32[2]) -> (f32[2], f32[2], f32[2]) {
+  %a = f32[2] parameter(0)
+  %s = f32[2] negate(%a)
+  %begun = ((f32[2]), (f32[2], f32[2]), u32[]) async-start(%s), async_execution_thread="other", calls=%s, \
+metadata={op_name="calls=%x, a},b( s" source_line=3}, backend_config={"a":{"b":"-done(%s) },"}}
+  %d = (f32[2], f32[2]) async-done(%begun), metadata={op_name="x) async-done(%s)"}
+  %one = f32[2] get-tuple-element(%d), index=0
+  %two = f32[2] get-tuple-element(%d), index=1
+  ROOT %t = (f32[2], f32[2], f32[2]) tuple(%one, %two, %s)
+}
+"""
+    x = np.array([1, 2], np.float32)
+    for got in mw.load(text)(x):
+        np.testing.assert_array_equal(got, -x)
+
+
+@pytest.mark.parametrize("operand", ["%a", "a", "f32[16,256]{1,0:T(8,128)S(1)} %a", "/*index=0*/%a"])
+@pytest.mark.parametrize("type_", ["f32", "s32"])
+def test_operands_may_have_types_and_comments(operand, type_):
+    x = np.arange(16 * 256, dtype=np.float32).reshape(16, 256)
+    text = f"""HloModule m
+
+ENTRY %main (a: f32[16,256]) -> ({type_}[4096], bf16[16,256]) {{
+  %a = f32[16,256]{{1,0:T(8,128)S(1)}} parameter(0)
+  %b = {type_}[4096]{{0:T(1024)}} bitcast({operand})
+  %c = bf16[16,256]{{1,0:T(8,128)(2,1)}} copy({operand}), metadata={{op_name="copy(a)"}}
+  ROOT %t = ({type_}[4096]{{0:T(1024)}}, bf16[16,256]{{1,0:T(8,128)(2,1)}}) tuple(%b, %c)
+}}
+"""
+    memory, rounded = mw.load(text)(x)
+    want = x.reshape(2, 8, 2, 128).transpose(0, 2, 1, 3).reshape(-1)
+    np.testing.assert_array_equal(memory, want.view(np.float32 if type_ == "f32" else np.int32))
+    np.testing.assert_array_equal(rounded, x.astype(rounded.dtype))
+
+
+def bitcast(kind, layout, result):
+    return f"""HloModule m
+
+ENTRY %main (a: {kind}[16,256]) -> {result.partition("{")[0]} {{
+  %a = {kind}[16,256]{layout} parameter(0)
+  ROOT %b = {result} bitcast(%a)
+}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["f8e4m3fn", "pred", "s8", "u16", "c64"])
+def test_bitcasts_of_any_type_move_elements(kind):
+    program = mw.load(bitcast(kind, "{1,0:T(8,128)}", f"{kind}[4096]{{0:T(1024)}}"))
+    x = (np.arange(16 * 256) % 101).reshape(16, 256).astype(program.in_avals[0].dtype)
+    want = x.reshape(2, 8, 2, 128).transpose(0, 2, 1, 3).reshape(-1)
+    np.testing.assert_array_equal(np.asarray(program(x)), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "result"),
+    [
+        ("f32", "{1,0:T(*,128)}", "f32[4096]{0:T(1024)}"),  # a tile of dimensions that are one
+        ("f32", "{1,0:D(D,C)T(8,128)}", "f32[4096]{0:T(1024)}"),  # sparse
+        ("f32", "{1,0:T(8,128)}", "u8[16384]{0:T(1024)}"),  # of another width
+    ],
+)
+def test_bitcasts_of_unknown_layouts_do_not_run(kind, layout, result):
+    with (
+        pytest.warns(ReplicationWarning, match="BitcastOfPadding"),
+        pytest.raises(CompileError, match="Padding"),
+    ):
+        mw.load(bitcast(kind, layout, result))(np.ones((16, 256), kind.replace("f32", "float32")))
+
+
+def test_collectives_of_tpus_that_convert():
+    groups = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true"
+    body = f"""  %r = bf16[8,3]{{1,0:T(8,128)(2,1)}} all-reduce(%a), {groups}, to_apply=%add
+  %g = bf16[16]{{0:T(128)}} all-gather(%b), {groups}, dimensions={{0}}
+  ROOT %t = (bf16[8,3]{{1,0:T(8,128)(2,1)}}, bf16[16]{{0:T(128)}}) tuple(%r, %g)"""
+    text = module("bf16[8,3], bf16[16]", body)
+    summed, together = mw.load(text.replace("= f32[8,3]{1,0} param", "= f32[8,3]{1,0:T(8,128)} param"))(A, B)
+    np.testing.assert_allclose(np.asarray(summed, np.float32)[0], A.sum(0), rtol=1e-2)
+    np.testing.assert_allclose(np.asarray(together, np.float32), gathered(B), rtol=1e-2)

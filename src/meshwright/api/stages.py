@@ -133,7 +133,7 @@ class Lowered(Stage):
 
     def compiler_ir(self, dialect: str = "stablehlo") -> Any:
         """The program as an object: an MLIR module (``"stablehlo"``, or its synonym ``"mhlo"``), or for ``"hlo"`` an
-        ``XlaComputation`` with ``as_stated()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
+        ``XlaComputation`` with ``as_hlo_text()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
 
         Raises:
           ArgumentError: another dialect.

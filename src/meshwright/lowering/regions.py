@@ -18,6 +18,7 @@ from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.positions import with_positions
 from meshwright.ops.sharding.untyped import without_axes
 from meshwright.sharding import PartitionSpec
 
@@ -35,7 +36,7 @@ def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with every ``shard_map``, nested ones included, without varying-axes types, which StableHLO lacks."""
-    return _Replacer(keeps=True).jaxpr(jaxpr)
+    return with_positions(_Replacer(keeps=True).jaxpr(jaxpr))
 
 
 def _has_regions(jaxpr: ClosedJaxpr) -> bool:

@@ -18,8 +18,14 @@ _DONE = re.compile(
 _START = re.compile(rf'([ \t]*)(?:ROOT )?(%?){_NAME} = [^"\n]*\s([\w-]+)-start\((.*)')
 #: what only the start of a copy has
 _PREFETCHED = re.compile(r", cross_program_prefetch_index=\d+")
-#: a name where it is used, that of a computation or an instruction
-_USED = re.compile(r"(?<![\w.\"/-])[\w.-]+(?![\w.\"/-])")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+#: the name of an instruction where it is used; what is skipped are texts, names of computations, and operations
+_USED = re.compile(
+    rf"{_STRING}|\w+_computations=\{{[^}}\n]*\}}|(?:calls|to_apply|body|condition|\w+_computation|select|scatter)=%?[\w.-]+"
+    r"|(?<![\w.-])(?P<name>[\w.-]+)(?![\w.-]|\()"
+)
+_CALLS = re.compile(rf"{_STRING}|\bcalls=(%?[\w.-]+)")
+_METADATA = re.compile(rf", metadata=\{{(?:{_STRING}|[^\"}}])*\}}")
 
 
 def completed(text: str) -> str:
@@ -34,7 +40,7 @@ all-gather-done(%s)")
     """
     if "-update(" not in text and "-done(" not in text:
         return text
-    computations = re.split(r"(?m)(?<=^\})$", text)
+    computations = re.split(r"(?m)^(?=\})", text)  # a thread of its own may be named after the bracket
     return "".join("\n".join(_completed(part.split("\n"))) for part in computations)
 
 
@@ -69,14 +75,17 @@ def _completed(lines: list[str]) -> list[str]:
         while other in instead:
             other = instead[other]
         instead[name] = other
-    return [_USED.sub(lambda used: instead.get(used[0], used[0]), line) for line in lines]
+
+    def renamed(used: re.Match[str]) -> str:
+        return used[0] if used["name"] is None else instead.get(used["name"], used["name"])
+
+    return [line if line.endswith("{") else _USED.sub(renamed, line) for line in lines]
 
 
 def _called(rest: str) -> str:
     """A call of the computation that an asynchronous operation wraps, from its operands and attributes."""
-    computation = re.search(r"\bcalls=(%?[\w.-]+)", rest)
-    metadata = re.search(r", metadata=\{.*?\}(?=,|$)", rest)
-    target = computation[1] if computation else ""
+    target = next((found[1] for found in _CALLS.finditer(rest) if found[1]), "")
+    metadata = _METADATA.search(rest)
     return f"call({rest[: _closing(rest)]}), to_apply={target}{metadata[0] if metadata else ''}"
 
 

@@ -12,13 +12,13 @@ import re
 _OF_ONE = "reduce-scatter", "collective-permute", "collective-broadcast"
 #: a collective with a tuple of arrays as its type
 _COMBINED = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<root>ROOT )?(?P<name>%?[\w.-]+) = \((?P<types>[^\n]*?)\) "
-    rf"(?P<op>{'|'.join(_OF_ONE)}|all-gather)\((?P<operands>[^\n]*?)\), (?P<rest>[^\n]*)$",
+    r"^(?P<indent>[ \t]*)(?P<root>ROOT )?(?P<name>%?[\w.-]+) = \((?P<types>[^\"\n]*?)\) "
+    rf"(?P<op>{'|'.join(_OF_ONE)}|all-gather)\((?P<operands>[^\"\n]*?)\), (?P<rest>[^\n]*)$",
     re.MULTILINE,
 )
 _COMMENT = re.compile(r"/\*.*?\*/")
 #: groups of one device each
-_ALONE = re.compile(r"replica_groups=\{(?:\{\d+\},?)+\}")
+_ALONE = re.compile(r"replica_groups=(?:\{(?:\{\d+\},?)+\}|\[\d+,1\]<=)")
 _NUMBER = re.compile(r"\w+\[\](?:\{\})?$")
 
 

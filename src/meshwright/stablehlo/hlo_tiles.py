@@ -16,8 +16,9 @@ import numpy as np
 
 from meshwright.core.records import dataclass
 
-_LAYOUT = re.compile(r"\{([\d,]*)(?::(?:T((?:\([\d,]+\))+))?[^}]*)?\}")
-#: what stands for a bitcast that reads padding, whose elements are not known
+#: a layout, the tiles, what follows the last of them, the bits of an element, and the memory space
+_LAYOUT = re.compile(r"\{([\d,]*)(?::(?:T((?:\([\d,]+\))+))?(?:L\(\d+\))?(?:E\(\d+\))?(?:S\(\d+\))?)?\}")
+#: what stands for a bitcast that reads padding or a layout of another kind, so that the elements are not known
 UNKNOWN = "BitcastOfPadding"
 
 Dims = tuple[int, ...]
@@ -89,17 +90,22 @@ def _into_memory(dims: Dims, layout: str) -> list[_Step] | None:
     return steps
 
 
-def moves(name: str, operand: str, type_: str, given: tuple[Dims, str], made: tuple[Dims, str]) -> list[str] | None:
-    """The instructions that a bitcast stands for, the last of which has the ``name``; None if a layout is not known.
+def unknown(name: str, operand: str, type_: str, dims: Dims) -> str:
+    """The instruction for a bitcast that is not known; a program with it cannot be run."""
+    return f'{name} = {type_}[{_text(dims)}] custom-call({operand}), custom_call_target="{UNKNOWN}"'
+
+
+def moves(name: str, operand: str, type_: str, given: tuple[Dims, str], made: tuple[Dims, str]) -> list[str]:
+    """The instructions that a bitcast stands for, the last of which has the ``name``.
 
     ``given`` and ``made`` are the dimensions and layouts of operand and result, of one type of elements.
     """
     there, back = _into_memory(*given), _into_memory(*made)
     if there is None or back is None:
-        return None
+        return [unknown(name, operand, type_, made[0])]
     held, read = there[-1].after if there else given[0], back[-1].after if back else made[0]
     if prod(held) != prod(read) or not _is_known(given[0], there, made[0], back):
-        return [f'{name} = {type_}[{_text(made[0])}] custom-call({operand}), custom_call_target="{UNKNOWN}"']
+        return [unknown(name, operand, type_, made[0])]
     steps = [*there, *([_Step("reshape", held, read)] if held != read else []), *(s.back() for s in reversed(back))]
     lines, zero = [], f"{name}.zero"
     if any(step.kind == "pad" for step in steps):

@@ -52,8 +52,8 @@ from meshwright.stablehlo.respelled import Respelled
 def _manual_computation(r: Any) -> Any:
     attributes, meshes = r.operation.attributes, r.module.meshes
     operands, results = r.operands, r.out_avals
-    ins = per_value(attributes, "in_shardings", len(operands), meshes)
-    outs = per_value(attributes, "out_shardings", len(results), meshes)
+    ins = per_value(attributes, "in_shardings", len(operands), meshes, of_region=True)
+    outs = per_value(attributes, "out_shardings", len(results), meshes, of_region=True)
     region = r.region()
     op = ManualComputation(
         (*[None] * len(region.captured), *ins),
@@ -104,7 +104,7 @@ def _crossed(r: Any, attribute: str, cross: Callable[..., Any]) -> Any:
     if "sdy.manual_axes" not in frontend:
         r.fail("has no xla.sdy.manual_axes among its frontend attributes; expected the axes that the region is for")
     axes = manual_axes_of(frontend["sdy.manual_axes"])
-    shardings = per_value(frontend, attribute, len(r.out_avals), r.module.meshes)
+    shardings = per_value(frontend, attribute, len(r.out_avals), r.module.meshes, of_region=True)
     return [cross(x, s, aval, axes) for x, s, aval in zip(r.operands, shardings, r.out_avals, strict=True)]
 
 

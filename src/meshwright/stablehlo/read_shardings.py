@@ -141,7 +141,8 @@ def manual_axes_of(attribute: ir.Attribute) -> tuple[str, ...]:
     return tuple(axes[i] for i in range(len(axes)))
 
 
-def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes) -> SdySharding | None:
+def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes, of_region: bool = False) -> SdySharding | None:
+    """A sharding; None if it says nothing. That of an end of a manual region says at least what its mesh is."""
     value = sdy.TensorShardingAttr(attribute)
     ref = value.mesh_or_ref
     if not isinstance(ref, ir.FlatSymbolRefAttr):
@@ -157,7 +158,7 @@ def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes) -> SdySharding | N
         tuple(map(_axis, value.unreduced_axes)),
         declared.device_ids,
     )
-    if sharding.is_open or not sharding.mesh.axis_names:  # a mesh without axes is one device
+    if (sharding.is_open and not of_region) or not sharding.mesh.axis_names:  # a mesh without axes is one device
         return None
     return meshes.checked(sharding)
 
@@ -224,7 +225,12 @@ def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotatio
 
 def annotate(x: Any, sharding: Annotation | None, unspecified: tuple[int, ...] = ()) -> Any:
     """``x`` annotated with a sharding, and made a member of the sharding's group if it names one."""
-    if sharding is None or isinstance(x, tuple) or x is None:
+    if (
+        sharding is None
+        or isinstance(x, tuple)
+        or x is None
+        or (isinstance(sharding, SdySharding) and sharding.is_open)
+    ):
         return x
     group = sharding.group if isinstance(sharding, HloSharding) else ""
     if group:
@@ -326,8 +332,10 @@ def _named_computation(r: Any) -> Any:
     return [annotate(y, s) for y, s in zip(outs, per_value(operation.attributes, "out_shardings", len(outs), meshes))]
 
 
-def per_value(attributes: Any, name: str, count: int, meshes: Meshes) -> list[Annotation | None]:
+def per_value(
+    attributes: Any, name: str, count: int, meshes: Meshes, of_region: bool = False
+) -> list[Annotation | None]:
     """The shardings of ``count`` values from one attribute."""
     if name not in attributes:
         return [None] * count
-    return [_tensor_sharding(s, meshes) for s in sdy.TensorShardingPerValueAttr(attributes[name]).shardings]
+    return [_tensor_sharding(s, meshes, of_region) for s in sdy.TensorShardingPerValueAttr(attributes[name]).shardings]

@@ -23,7 +23,10 @@ from meshwright.core.late import LateModule
 from meshwright.core.options import enable_x64
 from meshwright.errors import ArgumentTypeError, ImportProgramError
 from meshwright.ir.jaxpr import Jaxpr, all_eqns
+from meshwright.ops.sharding.constraint import Reshard
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.memory_put import MemoryPut
+from meshwright.ops.sharding.mesh_cast import MeshCast
 from meshwright.random import key_data, key_impl, wrap_key_data
 from meshwright.transforms.autodiff import vjp
 from meshwright.transforms.vmap import vmap
@@ -61,9 +64,13 @@ def _weak(x: Any, weak_type: bool) -> Any:
     return _LAX._convert_element_type(x, weak_type=True) if weak_type else x
 
 
+#: ops that move arrays by Python, but are operations of a program
+_PLACING = MemoryPut, MeshCast, Reshard
+
+
 def _refuse_python(jaxpr: Jaxpr) -> None:
     """Raise for Python callbacks: the module refers to them by numbers that JAX's runtime does not know."""
-    eqn = next((e for e in all_eqns(jaxpr) if e.op.in_python), None)
+    eqn = next((e for e in all_eqns(jaxpr) if e.op.in_python and not isinstance(e.op, _PLACING)), None)
     if eqn is not None:
         raise ImportProgramError(
             f"to_jax: {eqn.op.name} at {eqn.source} calls a Python function, which an exported program cannot; return "

@@ -107,7 +107,8 @@ class ShardingConstraint(Moves):
             dataclasses.replace(dim, is_closed=dim.is_closed and d not in leeway.open, priority=priorities[d])
             for d, dim in enumerate(stated.dimensions)
         )
-        return dataclasses.replace(stated, dimensions=tuple(dims), replicated=leeway.replicated)
+        unreduced = stated.unreduced or leeway.unreduced
+        return dataclasses.replace(stated, dimensions=tuple(dims), replicated=leeway.replicated, unreduced=unreduced)
 
 
 #: reshards an array
@@ -147,6 +148,9 @@ class Reshard(ShardingConstraint):
         entries = [*spec, *[None] * (typeof(x).ndim - 1 - len(spec))]
         sharding = NamedSharding(self.sharding.mesh, PartitionSpec(*entries[:dim], mapped, *entries[dim:], **sums))
         return Reshard(sharding, self.leeway.with_dim(dim)).bind(x), dim  # type: ignore[arg-type]
+
+    def annotation(self, ndim: int) -> SdySharding:
+        return self.as_constraint(ndim).annotation(ndim)
 
     def as_constraint(self, ndim: int) -> ShardingConstraint:
         """The constraint for the partitioner: automatic axes are free, and an unreduced sum need not be reduced."""
