@@ -273,3 +273,22 @@ def test_texts_say_what_stays_unreduced_and_what_reshards_leave_open():
       return %0 : tensor<8x8xf32>
     }"""
     assert '[{"y"}, {}], unreduced={"x"}>' in mw.load(text).lower(mesh).as_text()
+
+
+def test_any_axis_name_and_any_function_name_may_be_in_the_text():
+    """Names that are not ASCII, and a function called as the mesh is."""
+    axes = mw.make_mesh((2, 4), ("données", 'a "b"'))
+
+    @mw.jit
+    def mesh(a):
+        return mnp.sin(a)
+
+    def f(a):
+        return mw.with_sharding_constraint(mesh(a) + 1, NamedSharding(axes, P("données", 'a "b"')))
+
+    a = RNG.normal(size=(4, 8)).astype(np.float32)
+    text = mw.jit(f).lower(a).as_text()
+    assert "sdy.mesh @mesh = " in text and "@mesh_0(" in text
+    program = mw.load(text)
+    assert program.mesh.axis_names == axes.axis_names
+    np.testing.assert_allclose(program(a), np.sin(a) + 1, rtol=1e-6)

@@ -19,6 +19,9 @@ from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.stablehlo.context import context
 
+#: the symbol of the first mesh, under which JAX looks for it
+_MESH = "mesh"
+
 
 class Notation:
     """Base class."""
@@ -65,6 +68,7 @@ class Shardy(Notation):
         super().__init__(builder)
         #: the symbols of the meshes that the module declares, by axes, sizes and devices
         self.meshes: dict[tuple[Any, ...], str] = {}
+        builder.names.add(_MESH)
 
     def of_end(self, sharding: Annotation) -> dict[str, ir.Attribute]:
         return {"sdy.sharding": self._attribute(f"#sdy.sharding{self._text(sharding)}")}
@@ -76,7 +80,7 @@ class Shardy(Notation):
     def region(self, region: ManualRegion, operands: Sequence[Any]) -> list[Any]:
         b, stated = self.builder, _over_mesh(region)
         assert isinstance(region.manual, tuple), "manual axes without names in a module with Shardy's annotations"
-        axes = ", ".join(map(json.dumps, region.manual))
+        axes = ", ".join(map(_quoted, region.manual))
         return b.op(  # type: ignore[no-any-return]
             "sdy.manual_computation",
             operands,
@@ -117,11 +121,11 @@ class Shardy(Notation):
         return f"<@{self._symbol(sharding.mesh, sharding.device_ids)}, [{dims}]{more}>"
 
     def _symbol(self, mesh: AbstractMesh, device_ids: tuple[int, ...]) -> str:
-        """The name of a mesh, which is declared at its first use. JAX looks for the first one under ``mesh``."""
+        """The name of a mesh, which is declared at its first use."""
         key = mesh.axis_names, mesh.axis_sizes, device_ids
         if key not in self.meshes:
-            symbol = self.meshes[key] = self.builder.unique_name("mesh")
-            axes = ", ".join(f"{json.dumps(name)}={size}" for name, size in mesh.shape.items())
+            symbol = self.meshes[key] = self.builder.unique_name(_MESH) if self.meshes else _MESH
+            axes = ", ".join(f"{_quoted(name)}={size}" for name, size in mesh.shape.items())
             order = f", device_ids=[{', '.join(map(str, device_ids))}]" if device_ids else ""
             ir.Operation.create(
                 "sdy.mesh",
@@ -145,7 +149,11 @@ def _dimension(dimension: SdyDimension) -> str:
 
 def _axis(axis: str) -> str:
     name, colon, part = axis.partition(":(")
-    return json.dumps(name) + (f":({part}" if colon else "")
+    return _quoted(name) + (f":({part}" if colon else "")
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)  # MLIR does not read the escapes of JSON
 
 
 # --- GSPMD --------------------------------------------------------------------------------------------------

@@ -88,10 +88,10 @@ class ModuleBuilder(Interpreter[Any]):
         self.around = self.path, self.source
         #: the functions by jaxpr, and the manual axes around their calls where the notation depends on them
         self.functions: dict[tuple[ClosedJaxpr, tuple[str, ...]], str] = {}
-        self.annotations: Notation = (Shardy if options.shardy else Gspmd)(self)
         #: Python functions that the program calls, by number
         self.callbacks: list[Callable[..., Any]] = []
         self.names: set[str] = {"main"}
+        self.annotations: Notation = (Shardy if options.shardy else Gspmd)(self)
         self.module: ir.Module | None = None
 
     # --- the builder interface ------------------------------------------------------------------------------

@@ -38,13 +38,13 @@ def separated(text: str) -> str:
 
 
 def _is_unsaid(found: re.Match[str]) -> bool:
-    return found["op"] in _OF_ONE or any(map(_NUMBER.match, _listed(found["types"])))
+    return found["op"] in _OF_ONE or any(map(_NUMBER.match, listed(found["types"])[0]))
 
 
 def _parts(found: re.Match[str]) -> str:
-    types, name, alone = _listed(found["types"]), found["name"], _ALONE.search(found["rest"])
+    types, name, alone = listed(found["types"])[0], found["name"], _ALONE.search(found["rest"])
     parts = []
-    for n, (type_, operand) in enumerate(zip(types, _listed(found["operands"]))):
+    for n, (type_, operand) in enumerate(zip(types, listed(found["operands"])[0])):
         moved = f"{found['op']}({operand}), {found['rest']}"
         parts.append(f"{name}.of{n} = {type_} {f'copy({operand})' if alone and _NUMBER.match(type_) else moved}")
     members = ", ".join(f"{name}.of{n}" for n in range(len(types)))
@@ -52,13 +52,17 @@ def _parts(found: re.Match[str]) -> str:
     return found["indent"] + " ".join([*parts, whole])
 
 
-def _listed(text: str) -> list[str]:
-    """The entries of a list, which may contain brackets."""
-    entries, depth = [""], 0
-    for character in _COMMENT.sub("", text):
+def listed(text: str) -> tuple[list[str], int]:
+    """The entries of a list, which may contain brackets, up to the bracket that closes it; and where what follows
+    begins."""
+    entries, depth, length = [""], 0, len(text)
+    for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            length = at + 1
+            break
         if character == "," and not depth:
             entries.append("")
         else:
             entries[-1] += character
-    return [entry.strip() for entry in entries]
+    return [_COMMENT.sub("", entry).strip() for entry in entries], length

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from meshwright.stablehlo.hlo_combined import listed
 from meshwright.stablehlo.hlo_tiles import moves, unknown
 
 #: operations with one type of elements, and which of their operands have it
@@ -24,7 +25,6 @@ _MADE = re.compile(
 )
 #: the type of an operand, which older programs state before its name
 _STATED = re.compile(r"(?P<type>\w+)\[(?P<dims>[\d,]*)\](?P<layout>\S*) \S+$")
-_COMMENT = re.compile(r"/\*.*?\*/")
 #: the widths of types, between those of the same width a bitcast keeps the bits
 _BITS = {
     **dict.fromkeys(("s8", "u8"), 8), **dict.fromkeys(("f16", "bf16", "s16", "u16"), 16),
@@ -56,21 +56,18 @@ def of_one_type(text: str) -> str:
 
 
 def _converted(line: str, made: re.Match[str], made_by: dict[str, re.Match[str]]) -> str:
-    stated, end = _operands(line, made.end())
-    operands = [o.split()[-1] for o in stated]
+    stated, length = listed(line[made.end() :])
+    operands = [o.split()[-1] for o in stated if o]
     which: range = range(len(operands))[_OF_ONE_TYPE[made["op"]]]
     found = ((_STATED.match(stated[n]) or made_by.get(operands[n].lstrip("%"))) for n in which)
     known = [m for m in found if m is not None]
-    given, rest = {m["type"] for m in known}, line[end:]
+    given, rest = {m["type"] for m in known}, line[made.end() + length :]
+    keeps = given == {made["type"]} or not {made["type"], *given} <= _FLOATS.keys()
     indent, root = made["before"].replace("ROOT ", ""), "ROOT " if "ROOT" in made["before"] else ""
-    if made["op"] == "bitcast" and (
-        not known or given == {made["type"]} or not {made["type"], *given} <= _FLOATS.keys()
-    ):
+    if made["op"] == "bitcast" and (keeps or not known):
         moved = _moved(made, operands, known[0] if known else None)
         return indent + " ".join([*moved[:-1], root + moved[-1]]) + rest
-    if not known or len(known) < len(which):
-        return line
-    if given == {made["type"]} or not {made["type"], *given} <= _FLOATS.keys():
+    if keeps or not known or len(known) < len(which):
         return line
     widest, name = max(given, key=_FLOATS.__getitem__), made["name"]
     parts = []
@@ -98,21 +95,6 @@ def _moved(made: re.Match[str], operands: list[str], given: re.Match[str] | None
         return moves(name, operands[0], type_, *ends)
     bits = f"{name}.bits = {type_}[{given['dims']}] bitcast-convert({operands[0]})"
     return [bits, *moves(name, f"{name}.bits", type_, *ends)]
-
-
-def _operands(line: str, start: int) -> tuple[list[str], int]:
-    """The operands that begin at a place of a line, and where what follows their parenthesis begins."""
-    entries, depth, end = [""], 0, len(line)
-    for end in range(start, len(line)):
-        character = line[end]
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            break
-        if character == "," and not depth:
-            entries.append("")
-        else:
-            entries[-1] += character
-    return [text for entry in entries if (text := _COMMENT.sub("", entry).strip())], end + 1
 
 
 def _sizes(text: str) -> tuple[int, ...]:
