@@ -9,7 +9,7 @@ import pytest
 from jaxlib import _hlo
 
 import meshwright as mw
-from meshwright.errors import CompileError, ReplicationWarning
+from meshwright.errors import CompileError, ImportProgramError, ReplicationWarning
 
 N = 4
 RNG = np.random.default_rng(0)
@@ -321,3 +321,14 @@ def test_collectives_of_tpus_that_convert():
     summed, together = mw.load(text.replace("= f32[8,3]{1,0} param", "= f32[8,3]{1,0:T(8,128)} param"))(A, B)
     np.testing.assert_allclose(np.asarray(summed, np.float32)[0], A.sum(0), rtol=1e-2)
     np.testing.assert_allclose(np.asarray(together, np.float32), gathered(B), rtol=1e-2)
+
+
+@pytest.mark.parametrize("update", ["%s = (f32[4]) async-update(%s)", "%u = (f32[4]) async-update(%v)"])
+def test_updates_of_themselves_are_refused(update):
+    """They are rewritten in this process, where nothing ends what does not end."""
+    body = f"""\
+  {update}
+  %v = (f32[4]) async-update(%u)
+  ROOT %d = f32[4] async-done(%v)"""
+    with pytest.raises(ImportProgramError):
+        mw.load(module("f32[4]", body))

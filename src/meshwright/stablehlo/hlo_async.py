@@ -58,7 +58,7 @@ def _completed(lines: list[str]) -> list[str]:
         if "-start(" in line and (start := _START.match(line)):
             begun[start[3]] = number, start
         elif "-update(" in line and (update := _UPDATE.match(line)):
-            instead[update[1]] = update[2]
+            instead[update[1]] = instead.get(update[2], update[2])
             lines[number] = ""
         elif "-done(" in line and (done := _DONE.match(line)):
             root, name, type_, kind, waited_for = done.groups()
@@ -71,10 +71,7 @@ def _completed(lines: list[str]) -> list[str]:
                 instead[waited_for] = name
     if not instead:
         return lines
-    for name, other in instead.items():  # of an update of an update, and of one of a start that is gone
-        while other in instead:
-            other = instead[other]
-        instead[name] = other
+    instead = {name: instead.get(other, other) for name, other in instead.items()}  # of updates of starts that are gone
 
     def renamed(used: re.Match[str]) -> str:
         return used[0] if used["name"] is None else instead.get(used["name"], used["name"])
