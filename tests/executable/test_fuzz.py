@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, given, seed, settings
@@ -16,16 +18,22 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright.errors import MeshwrightWarning
+from meshwright.hardware.chips import DEFAULT_CHIP
 from meshwright.ir.verify import verify
 from meshwright.lowering.batched import virtual_program
 
+#: on which starting a collective takes no time: reshards of small arrays have as many steps as those of large ones
+FREE = replace(DEFAULT_CHIP, name="free to start", link_latency=0.0, network_latency=0.0)
+MANY_AXES = [((2, 2, 2), ("x", "y", "z")), ((3, 4), ("x", "y")), ((2, 4, 3), ("x", "y", "z"))]
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 
 
 def check(data: st.DataObject) -> None:
     """Draw a program and shardings; compare; verify every jaxpr on the way; perhaps read it from text, and compare."""
-    sizes, names = data.draw(st.sampled_from(MESHES), label="mesh")
-    mesh = mw.AbstractMesh(sizes, names)
+    sizes, names = data.draw(st.sampled_from([*MESHES, *MANY_AXES]), label="mesh")
+    chip = data.draw(st.sampled_from([None, None, FREE]), label="chip")
+    machine = chip and mw.hardware.machine(chip, devices=math.prod(sizes))
+    mesh = mw.AbstractMesh(sizes, names, machine=machine)
     program = data.draw(programs(mesh), label="program")
     shardings = [
         data.draw(st.none() | specs(mesh, len(s)).map(lambda p: NamedSharding(mesh, p)), label="sharding")
