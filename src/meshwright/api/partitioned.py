@@ -435,10 +435,11 @@ class PartitionedProgram(Stage):
         """Run this program and the unpartitioned one on the same inputs, and compare their outputs.
 
         Without ``args``, random inputs are drawn from ``seed``, each in the domain of the ops that use it (nonnegative
-        under a root, in range for an index), and several times if that takes no longer than compiling. A loop that runs
-        until it converges may not end for them: pass ``args``. Both programs compute in float64, where they agree
-        almost exactly if the partitioning is right. ``progress`` is called with the current step, the number of steps
-        done and their total; by default, a terminal shows them.
+        under a root, in range for an index), and several times if that takes no longer than compiling. As a loop that
+        runs until it converges may not end for them, loops that do not count up to a number end after 1,000 runs then,
+        in both programs. Both compute in float64, where they agree almost exactly if the partitioning is right.
+        ``progress`` is called with the current step, the number of steps done and their total; by default, a terminal
+        shows them.
 
         Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
         the effect of rounding: the difference between the unpartitioned program in its own types and in float64, scaled

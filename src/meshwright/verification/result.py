@@ -36,7 +36,8 @@ class Verification(Sequence[OutputDifference]):
 
     ``elements`` were compared in ``runs`` runs on different inputs; the share ``finite`` of the floats was finite on
     both sides. ``precision`` is "float64", with the names of ops that were computed in other types. ``notes`` say where
-    results were compared less strictly or on other inputs, because the program amplifies rounding.
+    results were compared less strictly or on other inputs, because the program amplifies rounding, and that loops which
+    may not end were ended.
     """
 
     outputs: tuple[OutputDifference, ...]

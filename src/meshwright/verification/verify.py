@@ -30,6 +30,7 @@ from meshwright.runtime.executable import Executable
 from meshwright.verification.comparison import Chaotic, Comparison, Run
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import MANNERS, draw_inputs
+from meshwright.verification.limits import with_limits
 from meshwright.verification.programs import WidePrograms
 from meshwright.verification.request import Request
 from meshwright.verification.result import Verification
@@ -52,6 +53,8 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
     if (wrong := other_types(request.part)) is not None:
         raise VerificationError(f"{request.name!r} has other types than the unpartitioned program: {wrong}")
     _refuse_unknown(request.part.source, request.name)
+    part, note = with_limits(request.part) if args is None else (request.part, "")
+    request = dataclasses.replace(request, part=part)
     with wide_types():
         programs = WidePrograms.of(request)
         request.progress("running both", 3, 4)
@@ -60,7 +63,7 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
             runs.append(_once(dataclasses.replace(request, seed=request.seed + draw), programs, args))
             if args is not None or time.perf_counter() - begun > _SECONDS:
                 break
-    return _result(runs, programs, time.perf_counter() - started)
+    return _result(runs, programs, time.perf_counter() - started, note)
 
 
 def _refuse_unknown(jaxpr: ClosedJaxpr, name: str) -> None:
@@ -145,13 +148,13 @@ def _finite(x: Array) -> float:
     return float(np.mean(np.isfinite(value)))
 
 
-def _result(runs: Sequence[Run], programs: WidePrograms, seconds: float) -> Verification:
+def _result(runs: Sequence[Run], programs: WidePrograms, seconds: float, note: str) -> Verification:
     """The largest difference and the smallest finite share of each output, over all runs."""
     outputs = tuple(
         dataclasses.replace(max(of_one, key=lambda d: d.relative), finite=min(d.finite for d in of_one))
         for of_one in zip(*(run.outputs for run in runs))
     )
-    notes = tuple(dict.fromkeys(run.note for run in runs if run.note))
+    notes = tuple(dict.fromkeys(n for n in (note, *(run.note for run in runs)) if n))
     avals = programs.part.source.out_avals
     floats = [(d.finite, a.size) for d, a in zip(outputs, avals) if dtypes.is_inexact(a.dtype)]
     size = sum(n for _, n in floats)

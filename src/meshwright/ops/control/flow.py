@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
@@ -82,6 +82,16 @@ class ControlOp(RegionOp):
     def row(self, run: int) -> int:
         """The number of the slice that the body gets in the given run."""
         return run
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it runs its bodies a number of times that is known before the first: never forever."""
+        return True
+
+    def limited(self, eqn: JaxprEqn, most: int, inside: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
+        """The equation, with a further result, of the loop that ends after ``most`` runs, if it is not counted;
+        ``inside`` does the same to bodies."""
+        raise RuleError(f"{self.name} is counted")
 
     # --- the view -------------------------------------------------------------------------------------------
     def numbers(self) -> Operands[int]:

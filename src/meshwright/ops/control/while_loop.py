@@ -7,19 +7,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_integer, max_value
 from meshwright.core.records import dataclass
 from meshwright.errors import LoopDerivativeError
 from meshwright.ir.contract import Emitted
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Builder, Cotangents
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
-from meshwright.ops.control.regions import (
-    arranged,
-)
-from meshwright.ops.elementwise.table import add, lt
+from meshwright.ops.control.regions import arranged
+from meshwright.ops.elementwise.table import add, and_, lt
 
 
 def counted(body: Callable[..., Any], number: Any, consts: Sequence[Any], carry: Any) -> Any:
@@ -57,22 +56,49 @@ class While(ControlOp):
         cond, body = bodies
         return While(body.jaxpr, body.num_consts, cond.jaxpr, cond.num_consts)
 
-    def trips(self, operands: Sequence[Atom]) -> int | None:
-        """The trip count of a loop that counts a carried integer up to a constant limit."""
-        pred, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
+    @property
+    def counter(self) -> tuple[int, int | Atom, int] | None:
+        """The operand that is an integer which the loop counts up, the limit (an operand or a literal), and the step.
+
+        None if the loop tests anything else, and may run forever.
+        """
+        pred, body, first = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr, self.cond_nconsts
         if len(pred.eqns) != 1 or pred.eqns[0].op.name != "lt" or pred.outvars != list(pred.eqns[0].outvars):
             return None
-        counter, limit = pred.eqns[0].invars
-        if counter not in pred.invars[self.cond_nconsts :]:
+        number, limit = (pred.invars.index(a) if a in pred.invars else a for a in pred.eqns[0].invars)
+        if not isinstance(number, int) or number < first:
             return None
-        place = pred.invars.index(counter) - self.cond_nconsts
-        if limit in pred.invars[: self.cond_nconsts]:
-            limit = operands[pred.invars.index(limit)]
-        start = operands[self.cond_nconsts + self.body_nconsts + place]
-        step = next((e for e in body.eqns if body.outvars[place] in e.outvars), None)
-        if step is None or step.op.name != "add" or step.invars[0] is not body.invars[self.body_nconsts + place]:
+        if isinstance(limit, int) and limit >= first:  # carried
+            if body.outvars[limit - first] is not body.invars[self.body_nconsts + limit - first]:
+                return None
+            limit += self.body_nconsts
+        counted = body.outvars[number - first]
+        adds = next((e for e in body.eqns if counted in e.outvars and e.op.name == "add"), None)
+        if adds is None or adds.invars[0] is not body.invars[self.body_nconsts + number - first]:
             return None
-        return _steps(start, limit, step.invars[1])
+        step = _integer(adds.invars[1])
+        return (self.body_nconsts + number, limit, step) if step is not None and step > 0 else None
+
+    @property
+    def is_counted(self) -> bool:
+        return self.counter is not None
+
+    def limited(self, eqn: JaxprEqn, most: int, inside: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
+        test = _within(inside(self.cond_jaxpr), most)
+        op = While(_counting(inside(self.body_jaxpr)), self.body_nconsts, test, self.cond_nconsts)
+        return eqn.replace(op=op, invars=[*eqn.invars, _literal(0)], outvars=[*eqn.outvars, Var(_NUMBER)])
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        """The trip count of a loop that counts a carried integer up to a constant limit."""
+        if self.counter is None:
+            return None
+        number, limit, step = self.counter
+        start, first = operands[number], _integer(operands[number])
+        last = _integer(operands[limit] if isinstance(limit, int) else limit)
+        if first is None or last is None:
+            return None
+        count = max(0, -((first - last) // step))
+        return count if first + count * step <= max_value(start.aval.dtype) else None
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise LoopDerivativeError(
@@ -93,12 +119,33 @@ class While(ControlOp):
         return b.op("stablehlo.while", operands, b.in_avals, regions=regions)[n + m :]
 
 
-def _steps(start: Atom, limit: Atom, step: Atom) -> int | None:
-    """How often ``step`` is added to ``start`` until it is at least ``limit``; None if they are not constant integers,
-    or the sum would overflow their dtype."""
-    numbers = [int(a.val) for a in (start, limit, step) if isinstance(a, Literal) and is_integer(a.aval.dtype)]
-    if len(numbers) < 3 or numbers[2] <= 0:
-        return None
-    first, last, by = numbers
-    count = max(0, -((first - last) // by))
-    return count if first + count * by <= max_value(start.aval.dtype) else None
+def _integer(atom: Atom) -> int | None:
+    """The value of an integer literal."""
+    return int(atom.val) if isinstance(atom, Literal) and is_integer(atom.aval.dtype) else None
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+_NUMBER, _BOOL = ShapedArray((), np.dtype(np.int32)), ShapedArray((), np.dtype(bool))
+
+
+def _counting(body: ClosedJaxpr) -> ClosedJaxpr:
+    """The body with one more carried value, to which it adds 1."""
+    before, after = Var(_NUMBER), Var(_NUMBER)
+    more = _extended(body, JaxprEqn(add, [before, _literal(1)], [after]))
+    return arranged(more, [*body.jaxpr.invars, before], [*body.jaxpr.outvars, after])
+
+
+def _within(test: ClosedJaxpr, most: int) -> ClosedJaxpr:
+    """The test, of a further carried value too, which must be less than ``most``."""
+    runs, few, both = Var(_NUMBER), Var(_BOOL), Var(_BOOL)
+    fewer = JaxprEqn(lt, [runs, _literal(most)], [few])
+    more = _extended(test, fewer, JaxprEqn(and_, [test.jaxpr.outvars[0], few], [both]))
+    return arranged(more, [*test.jaxpr.invars, runs], [both])
+
+
+def _extended(jaxpr: ClosedJaxpr, *eqns: JaxprEqn) -> ClosedJaxpr:
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[*jaxpr.jaxpr.eqns, *eqns]))
+
+
+def _literal(number: int) -> Literal:
+    return Literal(np.int32(number), _NUMBER)
