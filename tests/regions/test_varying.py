@@ -140,7 +140,8 @@ def test_casts(refuses: Any) -> None:
         (lambda a: lax.pcast(a, "x", to="varying"), ["f32[3,6]{V:x} varies over x already"]),
         (lambda a: lax.pvary(a, ("x", "y")), ["varies over x already"]),
         (lambda a: lax.pcast(a, "x", to="invarying"), ["psum", "all_gather_invariant"]),
-        (lambda a: lax.pcast(a, "x", to="reduced"), ["'reduced' is not known to shard_map"]),
+        (lambda a: lax.pcast(a, "x", to="reduced"), ["to='reduced'", "what no cast makes true"]),
+        (lambda a: lax.pcast(lax.psum(a, "x"), "x", to="unreduced"), ["to='unreduced'", "what no cast makes true"]),
         (lambda a: lax.pcast(a, "x", to="same"), ["must be one of 'varying'"]),
     ):
         with refuses(ArgumentError, *words):

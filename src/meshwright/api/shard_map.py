@@ -13,6 +13,8 @@ import numpy as np
 from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
+from meshwright.api.placement import reshard
+from meshwright.api.terms import on_terms, stated, sums_of, typed_as
 from meshwright.core import pytree
 from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.caches import Recent, on_clear
@@ -85,7 +87,8 @@ def shard_map(
     ``in_specs`` (a tuple with one entry per argument, or a tree prefix) say how arguments are split: along a dimension
     whose entry names axes, each device along these gets one part; along axes that a spec does not name, all get the
     same. Without ``in_specs``, arguments are split as by their explicit axes. ``out_specs`` say how results are
-    assembled; along axes that they do not name, results must be equal. Collectives in ``f`` name axes of the mesh.
+    assembled; along axes that they do not name, results must be equal. Where a spec says ``unreduced={"x"}``, the
+    devices along x have terms, of which the value is the sum. Collectives in ``f`` name axes of the mesh.
 
     With ``check_vma``, the type of every value in ``f`` tracks over which axes it *varies* between devices:
     ``typeof(x).vma``, printed as ``f32[3]{V:x}``. Results that vary over an axis their spec does not name are refused,
@@ -160,7 +163,7 @@ def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
 
 def _check_manual(specs: Sequence[PartitionSpec], manual: Sequence[str], mesh: Mesh | AbstractMesh, what: str) -> None:
     for spec in specs:
-        named = {a for d in range(len(spec)) for a in spec.axes(d)}
+        named = {a for d in range(len(spec)) for a in spec.axes(d)} | spec.unreduced | spec.reduced
         if not named <= set(manual):
             raise ArgumentError(
                 f"shard_map: {what} has {spec}, but of the axes of {mesh} only {list(manual)} are manual; specs say "
@@ -210,6 +213,7 @@ class _Region:
             return [self._inferred(x, path) for x, path in zip(pytree.leaves(args), pytree.paths(args))]
         specs = _flat_specs(list(given) if isinstance(given, list) else given, args, self.mesh, "shard_map in_specs")
         _check_manual(specs, self.manual, self.mesh, "in_specs")
+        self._check_sums(specs, "in_specs")
         return specs
 
     def _inferred(self, x: Any, path: str) -> PartitionSpec:
@@ -226,15 +230,29 @@ class _Region:
             )
         return typed_spec(typeof(x), self.manual)
 
-    def on_parts(self, in_tree: Any) -> Callable[..., Any]:
-        """The function of flat parts, which checks that its results are arrays."""
+    def _check_sums(self, specs: Sequence[PartitionSpec], what: str) -> None:
+        found = next((spec for spec in specs if spec.unreduced), None)
+        if found is not None and not self.check:
+            raise ArgumentError(
+                f"shard_map: {what} has {found}; what is done with sums that are still to be made is checked by types: "
+                "leave check_vma=False out, or make the sum first"
+            )
+
+    def on_parts(self, in_tree: Any, specs: Sequence[PartitionSpec]) -> Callable[..., Any]:
+        """The function of flat parts, which checks that its results are arrays; of sums it gets and returns wholes."""
 
         def run(*parts: Any) -> Any:
             outs = self.f(*pytree.unflatten(in_tree, parts))
             array_leaves(outs, lambda path: f"shard_map of {described(self.f)}: output{path} is no array")
             return outs
 
+        wanted = pytree.leaves(self.out_specs, is_leaf=_is_spec)
+        if any(spec is not None and spec.unreduced for spec in (*specs, *wanted)):
+            return on_terms(run, name_of(self.f), [sums_of(s) for s in specs], self._specs_of)
         return run
+
+    def _specs_of(self, outs: Any) -> list[PartitionSpec]:
+        return _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
 
     def of_values(self, given: GivenReferences) -> _Region:
         """The region of values in place of references, which also returns their final values."""
@@ -242,8 +260,9 @@ class _Region:
         return replace(self, f=of_values(self.f, places), out_specs=([specs[i] for i in places], self.out_specs))
 
     def result_specs(self, outs: Any, avals: Sequence[ShapedArray]) -> list[PartitionSpec]:
-        specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
+        specs = self._specs_of(outs)
         _check_manual(specs, self.manual, self.mesh, "out_specs")
+        self._check_sums(specs, "out_specs")
         for aval, spec, path in zip(avals, specs, pytree.paths(outs)):
             if len(spec) > aval.ndim:
                 raise too_long("out_specs", spec, f"output{path}", aval)
@@ -257,18 +276,23 @@ def _call(region: _Region, args: Any) -> Any:
     parts = [_part(x, s, mesh, p, check, manual) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
     with set_mesh(inside_of(mesh, manual)), scope:
-        jaxpr, consts, out_tree = closed_call(region.on_parts(in_tree), parts, name_of(f))
+        jaxpr, consts, out_tree = closed_call(region.on_parts(in_tree, specs), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.outline(out_tree)
     out_specs = region.result_specs(outs, jaxpr.out_avals)
     names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
-    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(out_specs), names, check)
+    stated_specs = (*whole, *map(stated, specs)), tuple(map(stated, out_specs))
+    op = ShardMap(stated_specs[0], jaxpr, mesh, stated_specs[1], names, check)
     if check:
         _check_results(f, op, pytree.paths(outs))
         op = op.with_cast_results()
     run = _program(op) if STATE.trace is EVAL else op.bind
-    return pytree.unflatten(out_tree, run(*consts, *flat))
+    return pytree.unflatten(out_tree, _typed_sums(run(*consts, *flat), out_specs, mesh))
+
+
+def _typed_sums(outs: Sequence[Any], specs: Sequence[PartitionSpec], mesh: Mesh | AbstractMesh) -> list[Any]:
+    return [typed_as(x, s, mesh) if s.unreduced else x for x, s in zip(outs, specs)]
 
 
 def _in_python(region: _Region, args: Any) -> Any:
@@ -277,13 +301,15 @@ def _in_python(region: _Region, args: Any) -> Any:
     flat, in_tree = pytree.flatten(args)
     specs = region.argument_specs(args)
     for x, s, p in zip(flat, specs, pytree.paths(args)):
-        _part(x, s, mesh, p)
+        _part(x, s, mesh, p, manual=region.manual)
+    flat = [x if typeof(x).explicit is None else reshard(x, NamedSharding(mesh, PartitionSpec())) for x in flat]
     sizes = {a: mesh.shape[a] for a in region.manual}
+    on_parts = region.on_parts(in_tree, specs)
 
     def at(place: dict[str, int]) -> Callable[[], Any]:
         def run() -> Any:
             with set_mesh(inside_of(mesh, region.manual)):
-                return f(*pytree.unflatten(in_tree, [part_at(x, s, sizes, place) for x, s in zip(flat, specs)]))
+                return on_parts(*(part_at(x, s, sizes, place) for x, s in zip(flat, specs)))
 
         return run
 
@@ -294,7 +320,7 @@ def _in_python(region: _Region, args: Any) -> Any:
     if region.check:
         for values, spec, path in zip(columns, out_specs, pytree.paths(outs[0])):
             _check_same(f, values, spec, sizes, path)
-    whole = [put_together(values, spec, sizes) for values, spec in zip(columns, out_specs)]
+    whole = [typed_as(put_together(values, s, sizes), s, mesh) for values, s in zip(columns, out_specs)]
     return pytree.unflatten(pytree.structure(outs[0]), whole)
 
 
@@ -398,6 +424,11 @@ def _rest_of_type(
             f"shard_map: in_specs has {spec} for argument{path}, whose type {aval} says {mine}; leave in_specs out, to "
             "have arguments cut as their types say, or reshard the argument"
         )
+    if mine.unreduced != spec.unreduced:
+        raise ArgumentError(
+            f"shard_map: in_specs has {spec} for argument{path}, whose type {aval} says {mine}: make the sum with "
+            "reshard, or say unreduced= in the spec"
+        )
     entries = [tuple(a for a in aval.explicit.spec.axes(d) if a not in manual) for d in range(aval.ndim)]
     return type_over(inside_of(mesh, manual).abstract_mesh, entries)
 
@@ -405,7 +436,8 @@ def _rest_of_type(
 def typed_spec(aval: ShapedArray, axes: Sequence[str]) -> PartitionSpec:
     """How a type splits its value over ``axes``."""
     spec = PartitionSpec() if aval.explicit is None else aval.explicit.spec
-    return PartitionSpec(*(tuple(a for a in spec.axes(d) if a in axes) for d in range(aval.ndim)))
+    dims = (tuple(a for a in spec.axes(d) if a in axes) for d in range(aval.ndim))
+    return PartitionSpec(*dims, unreduced=spec.unreduced.intersection(axes))
 
 
 def inside_of(mesh: Mesh | AbstractMesh, manual: Sequence[str]) -> Mesh | AbstractMesh:

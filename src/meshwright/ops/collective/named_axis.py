@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.avals import NOWHERE
 from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, AxisError, ShapeError
@@ -241,7 +242,7 @@ def all_gather(
 
     The arrays are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along it. In a ``shard_map``
     the type of the result varies over the axes, since each device has its own cotangent for it. With ``to="invarying"``
-    it does not vary, so that it can be returned from the region without its axes.
+    (or ``"reduced"``) it does not vary, so that it can be returned from the region without its axes.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
@@ -256,7 +257,7 @@ def all_gather(
       [1, 2, 3, 4]
     """
     names, sizes = _names(axis_name)
-    same = _known_as(to, "all_gather", names) == "invarying"
+    same = _known_as(to, "all_gather") in ("invarying", "reduced")
     groups = axis_groups("all_gather", names, sizes, axis_index_groups)
     d = _dim("all_gather", "axis", axis, typeof(x).ndim + (not tiled))
     if groups:
@@ -284,13 +285,9 @@ def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool =
 _TO = ("varying", "invarying", "reduced", "unreduced")
 
 
-def _known_as(to: str, where: str, names: Sequence[str]) -> str:
-    """Check ``to``; JAX's types of pending sums are accepted only where types are not checked, and so have no
-    effect."""
+def _known_as(to: str, where: str) -> str:
     if to not in _TO:
         raise ArgumentError(f"{where}: to must be one of {', '.join(map(repr, _TO))}, got {to!r}")
-    if to.endswith("reduced") and STATE.checked.intersection(names):
-        raise ArgumentError(f"{where}: to={to!r} is not known to shard_map; use 'varying' or 'invarying'")
     return to
 
 
@@ -302,10 +299,14 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     results, and for per-device gradients: the gradient with respect to ``pcast(w, "x", to="varying")`` differs between
     devices, the one with respect to ``w`` is their sum.
 
+    ``to="unreduced"`` says that what varies are terms of a sum that is still to be made, as which it is returned where
+    ``out_specs`` has ``P(unreduced={"x"})``; ``to="reduced"`` of what is the same everywhere that its cotangents are
+    such sums. The types of such values are those of varying and invariant ones here.
+
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ArgumentError: ``x`` already varies over one of the axes, or ``to`` is not ``"varying"``; only a collective (psum,
-        pmax, all_gather_invariant) makes values equal.
+      ArgumentError: ``x`` has the type already, or it would say what no cast makes true: only a collective (psum, pmax,
+        all_gather_invariant) makes values equal.
 
     Example:
       >>> mw.vmap(lambda v: lax.pcast(v, "i", to="varying") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
@@ -313,15 +314,16 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     """
     names, _ = _names(axis_name)
     checked = STATE.checked.intersection(names)
-    if _known_as(to, "pcast", names) != "varying" and checked:
+    over = checked & axes_of(x)
+    if _known_as(to, "pcast") != "varying" and checked:
+        if over == (checked if to == "unreduced" else NOWHERE) and to.endswith("reduced"):
+            return x
         raise ArgumentError(
             f"pcast: to={to!r} would say of {typeof(x)} what no cast makes true; have devices agree with psum, pmean, "
             "pmax or all_gather_invariant"
         )
-    if checked & axes_of(x):
-        raise ArgumentError(
-            f"pcast: {typeof(x)} varies over {', '.join(sorted(checked & axes_of(x)))} already; leave the cast out"
-        )
+    if over:
+        raise ArgumentError(f"pcast: {typeof(x)} varies over {', '.join(sorted(over))} already; leave the cast out")
     return cast(x, checked)
 
 

@@ -1,0 +1,126 @@
+"""Sums that are still to be made at the borders of ``shard_map``: ``P(unreduced={"x"})``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import lax
+from meshwright.errors import ArgumentError, ShardingTypeError
+from meshwright.sharding import AxisType
+
+pytestmark = pytest.mark.usefixtures("mesh")
+WHOLE, SUM = P(), P(None, None, unreduced={"x"})
+A = np.arange(8, dtype=np.float32).reshape(2, 4)
+B = (A * 2 - 3).reshape(4, 2)
+
+
+@pytest.fixture
+def mesh():
+    with mw.set_mesh(mw.make_mesh((2, 2), ("x", "y"), axis_types=AxisType.Explicit)):
+        yield
+
+
+def operands():
+    return mw.device_put(A, P(None, "x")), mw.device_put(B, P("x", None))
+
+
+def pending():
+    """The product, as a sum over x that is still to be made."""
+    product = mnp.einsum("ij,jk->ik", *operands(), out_sharding=SUM)
+    assert str(mw.typeof(product)) == "f32[2,2]{U:x}"
+    return product
+
+
+def plain(x):
+    return np.asarray(mw.reshard(x, P(None, None)))
+
+
+def made(f, out_specs=WHOLE, in_specs=SUM, **options):
+    return mw.shard_map(f, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+TWICE = [
+    made(lambda c: lax.psum(c * 2, "x")),
+    made(lambda c: lax.psum(lax.psum(c, "y") - c * mnp.float32(0), "x")),  # the same along y: twice it
+    made(lambda c: lax.psum(c.T + c.T, "x").T),
+    made(lambda c: lax.psum(c @ (mnp.eye(2) * 2), "x")),
+    made(lambda c: lax.psum_scatter(c + c, "x", tiled=True), P("x")),
+    made(lambda c: c * 2, SUM),
+    mw.shard_map(lambda c: lax.psum(c + c, "x"), out_specs=P()),  # in_specs as the type says
+    mw.jit(made(lambda c: lax.psum(mw.jit(lambda c: c * 2)(c), "x"))),
+    made(lambda c: 2 * lax.psum(c, "x"), axis_names={"x"}),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TWICE)))
+def test_terms_add_up_to_the_value(number):
+    out = TWICE[number](pending())
+    np.testing.assert_array_equal(plain(out), 2 * A @ B)
+    assert ("{U:x}" in str(mw.typeof(out))) == (number == 5)
+
+
+def test_under_disable_jit():
+    c = pending()
+    with mw.disable_jit():
+        np.testing.assert_array_equal(plain(TWICE[0](c)), 2 * A @ B)
+        np.testing.assert_array_equal(plain(TWICE[3](c)), 2 * A @ B)
+
+
+def test_derivatives():
+    weights = np.array([[1, -2], [3, 5]], np.float32)
+    c = pending()
+    slope = mw.grad(lambda c: mnp.sum(TWICE[0](c) ** 2 * weights))(c)
+    np.testing.assert_array_equal(plain(slope), 8 * (A @ B) * weights)
+    _, tangent = mw.jvp(TWICE[0], (c,), (c,))
+    np.testing.assert_array_equal(plain(tangent), 2 * A @ B)
+
+
+def test_a_product_whose_sum_is_left_open():
+    def terms(a, b):
+        assert str(mw.typeof(a)) == "f32[2,2]{V:x}"
+        return lax.pcast(a @ b, "x", to="unreduced")
+
+    product = made(terms, SUM, (P(None, "x"), P("x", None)))
+    out = product(*operands())
+    assert str(mw.typeof(out)) == "f32[2,2]{U:x}"
+    np.testing.assert_array_equal(plain(out), A @ B)
+    slopes = mw.grad(lambda a, b: mnp.sum(mw.reshard(product(a, b), P(None, None)) ** 2), (0, 1))(*operands())
+    for slope, want in zip(slopes, (2 * (A @ B) @ B.T, 2 * A.T @ (A @ B))):
+        np.testing.assert_array_equal(np.asarray(slope), want)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda c: lax.psum(mnp.sin(c), "x"),
+        lambda c: lax.psum(c * lax.axis_index("x"), "x"),
+        lambda c: lax.psum(c + 1, "x"),
+        lambda c: lax.psum(c * c, "x"),
+        lambda c: lax.pmax(c, "x"),
+        lambda c: lax.all_gather(c, "x", to="invarying"),
+        lambda c: lax.psum(mnp.where(c > 0, c, 0), "x"),
+        lambda c: lax.psum(lax.fori_loop(0, 2, lambda i, c: mnp.sin(c), c), "x"),
+    ],
+)
+def test_what_is_not_linear_in_a_term_is_refused(f):
+    with pytest.raises(ShardingTypeError, match=r"sum that is still to be made over x.*with psum"):
+        made(f)(pending())
+
+
+@pytest.mark.parametrize("spec", [P(), P("x"), P(unreduced={"y"})])
+def test_a_term_is_no_result(spec):
+    with pytest.raises(ShardingTypeError, match="result 0 is a sum still to be made over x"):
+        made(lambda c: c, spec)(pending())
+
+
+def test_what_the_type_does_not_say_is_refused():
+    with pytest.raises(ArgumentError, match=r"whose type .*U:x.* says"):
+        made(lambda c: c, P(), P())(pending())
+    with pytest.raises(ArgumentError, match="leave check_vma=False out"):
+        made(lambda c: lax.psum(c, "x"), check_vma=False)(pending())
+    with pytest.raises(ArgumentError, match=r"only \['y'\] are manual"):
+        made(lambda c: c, axis_names={"y"})(pending())
