@@ -102,6 +102,7 @@ with _collector_paused():  # everything imported stays alive
 
 if _TYPE_CHECKING:
     from meshwright import (
+        ad,
         ad_checkpoint,
         checkpoint_io,
         custom_batching,
@@ -145,6 +146,7 @@ __all__ = [
     "Shard",
     "SingleDeviceSharding",
     "SymbolicZero",
+    "ad",
     "ad_checkpoint",
     "block_until_ready",
     "check_tracer_leaks",
@@ -296,12 +298,12 @@ _LATE_NAMES = {
 }
 _LATE_MODULES = {
     **_submodules(
-        __name__, "ad_checkpoint", "api", "api_util", "builder", "checkpoint_io", "cli", "core", "custom_batching",
-        "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes", "example_libraries", "experimental",
-        "export", "extend", "ffi", "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib",
-        "lowering", "monitoring", "nn", "ode", "ops", "optim", "profiler", "random", "ref", "runtime", "scipy", "smi",
-        "spmd", "stablehlo", "stages", "targets", "test_util", "testing", "transforms", "typing", "verification",
-        "version",
+        __name__, "ad", "ad_checkpoint", "api", "api_util", "builder", "checkpoint_io", "cli", "core",
+        "custom_batching", "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes",
+        "example_libraries", "experimental", "export", "extend", "ffi", "flatten_util", "image", "inspect",
+        "interop", "interpreters", "ir", "lib", "lowering", "monitoring", "nn", "ode", "ops", "optim",
+        "profiler", "random", "ref", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets",
+        "test_util", "testing", "transforms", "typing", "verification", "version",
     ),
     "checkify": "meshwright.transforms.checkify",
     "fft": "meshwright.numpy.fft",

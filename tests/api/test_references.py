@@ -344,6 +344,29 @@ def test_cotangents_are_added_to_references():
         f_vjp.with_refs(total)
 
 
+def test_cotangents_that_are_not_wanted_are_not_computed():
+    weights, x, total = mnp.arange(6.0).reshape(2, 3), mnp.arange(3.0) + 1, mw.new_ref(mnp.zeros(3))
+    f_vjp = mw.vjp(lambda w, x, i: mnp.sin(w @ x)[i], weights, x, 1)[1]
+    ct, want = 2.0, mw.grad(lambda w, x: 2 * mnp.sin(w @ x)[1], (0, 1))(weights, x)
+    no, value = mw.ad.DontWant(), mw.ad.GradValue()
+    of_weights, of_x, of_i = f_vjp.with_refs(value, no, no)(ct)
+    np.testing.assert_allclose(of_weights, want[0], rtol=1e-6)
+    assert of_x == of_i == mw.ad.DidntWant() != mw.ad.GradRef()
+    of_weights, of_x, _ = mw.jit(lambda: f_vjp.with_refs(no, total, value)(ct))()
+    np.testing.assert_allclose(total[...], want[1], rtol=1e-6)
+    assert (repr(of_weights), repr(of_x)) == ("DidntWant()", "GradRef()")
+
+    def products(*refs):
+        return str(mw.make_jaxpr(lambda: f_vjp.with_refs(*refs)(ct))()).count("dot_general")
+
+    assert [products(value, value, no), products(value, no, no), products(no, no, no)] == [2, 1, 0]
+
+
+def test_the_address_of_what_a_reference_holds():
+    ref = mw.new_ref(mnp.arange(3.0))
+    assert ref.unsafe_buffer_pointer() == ref[...].unsafe_buffer_pointer()
+
+
 def test_arguments_are_left_out_of_what_vjp_returns_and_put_back():
     weights, x = mnp.eye(2), mnp.arange(2.0)
     out, f_vjp = mw.jit(lambda *args: mw.vjp(mnp.matmul, *args))(weights, x)

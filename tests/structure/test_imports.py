@@ -18,9 +18,9 @@ import meshwright
 ROOT = Path(meshwright.__file__).parent
 #: modules that give JAX's names to what the others define
 NAMES = {
-    "ad_checkpoint", "api_util", "checkpoint_io", "config", "custom_batching", "custom_derivatives", "data", "debug",
-    "distributed", "dlpack", "dtypes", "example_libraries", "experimental", "export", "extend", "ffi", "interpreters",
-    "lib", "memory", "monitoring", "ref", "stages", "tree", "tree_util", "typing", "version",
+    "ad", "ad_checkpoint", "api_util", "checkpoint_io", "config", "custom_batching", "custom_derivatives", "data",
+    "debug", "distributed", "dlpack", "dtypes", "example_libraries", "experimental", "export", "extend", "ffi",
+    "interpreters", "lib", "memory", "monitoring", "ref", "stages", "tree", "tree_util", "typing", "version",
 }  # fmt: skip
 LAYERS = (
     {"errors", "core"},

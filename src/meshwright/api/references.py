@@ -52,6 +52,10 @@ class Ref:
     size = property(lambda self: self._type.size)
     sharding = property(lambda self: self.value.sharding)
 
+    def unsafe_buffer_pointer(self) -> int:
+        """The address of the buffer that it holds now."""
+        return int(self.value.unsafe_buffer_pointer())
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentTypeError(f"a reference to {self._type} is no array; read it with ref[...]")
 

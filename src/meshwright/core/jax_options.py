@@ -67,7 +67,7 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "remove_size_one_mesh_axis_from_type": (False,),
     "explicit_x64_dtypes": ("warn",),
     "custom_vjp3": (False,),
-    "remat3": (False,),
+    "remat3": (False, True),
     "scan3": (False,),
     "refs_to_pins": (False,),
     "export_calling_convention_version": (10,),

@@ -10,7 +10,7 @@ _SCIPY = "use SciPy's through pure_callback"
 NAMES: dict[str, dict[str, str]] = {
     "": {
         "array_ref": "use new_ref",
-        "ad|make_user_context|no_execution|no_tracing": _INSIDE,
+        "make_user_context|no_execution|no_tracing": _INSIDE,
         "ds": "use lax.dynamic_slice_in_dim, or an index",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
@@ -54,6 +54,7 @@ NAMES: dict[str, dict[str, str]] = {
         "symbolic_scope": "use SymbolicScope",
         "shape_poly": _INSIDE,
     },
+    "ad": {},
     "ad_checkpoint": {"Offloadable|Recompute|Saveable": "use checkpoint_policies, or a function that gives a bool"},
     "core": {
         "ParamDict|Value": "types are ShapedArray here, and what equations hold Var and Literal",
@@ -74,7 +75,6 @@ NAMES: dict[str, dict[str, str]] = {
     "experimental.compute_on": {"compute_on2": "use compute_on"},
     "experimental.custom_partitioning": {".*_p": _PRIMITIVES},
     "experimental.hijax": {
-        "VJPHiPrimitive": "use custom_vjp",
         "HiPspec|TransformedRef": "types are those of arrays here; use PartitionSpec and Ref",
     },
     "experimental.jet": {

@@ -14,14 +14,15 @@ from meshwright.core.absent import absent as _absent
 from meshwright.core.avals import AbstractValue, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
+from meshwright.experimental.hijax_vjp import VJPHiPrimitive
 from meshwright.ir.op import Linear, Zero
 from meshwright.ops.elementwise.table import materialize as _materialize
 from meshwright.ops.primitive import JVPS, LOWERINGS, TRANSPOSES, Primitive, PrimitiveCall
 
 __all__ = [
     "AbstractRef", "AbstractValue", "AvalMutableQDD", "AvalQDD", "HiPrimitive", "HiType", "MutableHiType",
-    "ShapedArray", "Zero", "aval_method", "aval_property", "control_flow_allowed_effects", "instantiate_zeros",
-    "is_undefined_primal", "register_hitype",
+    "ShapedArray", "VJPHiPrimitive", "Zero", "aval_method", "aval_property", "control_flow_allowed_effects",
+    "instantiate_zeros", "is_undefined_primal", "register_hitype",
 ]  # fmt: skip
 
 __getattr__ = _absent("experimental.hijax")

@@ -173,17 +173,29 @@ class Linearized:
         replay(self.records, env)
         return [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
 
-    def pull(self, cts: Sequence[Any]) -> list[Any]:
-        """The input cotangents for result cotangents (VJP); zeros for inputs that receive none."""
+    def pull(self, cts: Sequence[Any], wanted: Sequence[bool] | None = None) -> list[Any]:
+        """The input cotangents for result cotangents (VJP); zeros for inputs that receive none, or that are not
+        ``wanted``."""
         tape, inputs = self.signature.tape, self.signature.inputs
         inexact = [
             convert(ct, a.dtype) if dtypes.is_inexact(a.dtype) else Zero(a)
             for ct, a in zip(cts, self.signature.out_avals)
         ]
         tape_cts = collect_cts(tape, self.tangents, inexact)
-        results = iter(backward(tape, self.records, tape_cts, [arg for arg in inputs if arg is not None]))
+        records = self.records if wanted is None or all(wanted) else self._reaching(wanted)
+        results = iter(backward(tape, records, tape_cts, [arg for arg in inputs if arg is not None]))
         arrived = [None if arg is None else next(results) for arg in inputs]
         return [tangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
+
+    def _reaching(self, wanted: Sequence[bool]) -> list[Record]:
+        """The records whose results depend on a wanted input."""
+        reached = {id(x) for x, wants in zip(self.signature.inputs, wanted) if wants and x is not None}
+        records = []
+        for record in self.records:
+            if any(id(x) in reached for x in record.args):
+                reached.update(map(id, record.outs))
+                records.append(record)
+        return records
 
     def split(self) -> tuple[list[Any], Program]:
         """The distinct known values, and the program with slots in their place."""
@@ -270,8 +282,8 @@ def pushed(linear: Linearized, *tangents: Any) -> Any:
     return pytree.unflatten(s.out_tree, linear.push(flat))
 
 
-def pulled(linear: Linearized, *cts: Any) -> tuple[Any, ...]:
-    """Implements the function that ``vjp`` returns: checks the cotangent and pulls it back.
+def pulled(linear: Linearized, *cts: Any, wanted: Sequence[bool] | None = None) -> tuple[Any, ...]:
+    """Implements the function that ``vjp`` returns: checks the cotangent and pulls it back, to ``wanted`` inputs.
 
     Raises:
       DifferentiationError: not exactly one cotangent. TangentMismatchError: it differs from the output in structure or
@@ -285,4 +297,4 @@ def pulled(linear: Linearized, *cts: Any) -> tuple[Any, ...]:
         )
     (ct,) = cts
     flat = checked_leaves("vjp", "cotangent", s.fun, "output", ct, s.out_tree, s.out_avals)
-    return pytree.unflatten(s.in_tree, linear.pull(flat))
+    return pytree.unflatten(s.in_tree, linear.pull(flat, wanted))

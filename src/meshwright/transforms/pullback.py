@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core import dtypes, pytree
-from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.pytree_classes import register_pytree_node, register_static
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentTypeError, ShapeError, TangentMismatchError
 from meshwright.transforms.linearized import Linearized, Program, pulled
@@ -19,13 +19,33 @@ class _Marker:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
 
 class NotNeeded(_Marker):
     """In place of an argument that the backward pass does not read."""
 
 
+class GradValue(_Marker):
+    """Asks for a cotangent to be returned; for :meth:`VJP.with_refs`."""
+
+
+class DontWant(_Marker):
+    """Asks for a cotangent not to be computed; for :meth:`VJP.with_refs`."""
+
+
+@register_static
 class GradRef(_Marker):
     """In place of a cotangent that was added to a reference."""
+
+
+@register_static
+class DidntWant(_Marker):
+    """In place of a cotangent that was not computed."""
 
 
 class VJP:
@@ -70,8 +90,11 @@ class VJP:
         return pulled(self._linear(), *cts)
 
     def with_refs(self, *refs: Any) -> Callable[..., tuple[Any, ...]]:
-        """The function that adds cotangents to references: for a leaf of ``refs``, of the arguments' structure, that is
-        a reference, what arrives there is added to it, and ``GradRef()`` is returned; for others it is returned.
+        """The function that adds cotangents to references.
+
+        ``refs`` have the arguments' structure. What arrives at an argument for which they have a reference is added to
+        it, and ``ad.GradRef()`` is returned. For ``ad.DontWant()`` it is not computed, and ``ad.DidntWant()`` is
+        returned; for anything else, such as ``ad.GradValue()``, it is returned.
 
         Raises:
           TangentMismatchError: ``refs`` have another structure. ShapeError: a reference has another shape.
@@ -90,8 +113,8 @@ class VJP:
             raise TangentMismatchError(
                 f"with_refs: the references of {described(signature.fun)} have the structure {pytree.show(structure)}, "
                 f"its arguments {pytree.show(signature.in_tree)} "
-                f"({pytree.difference(signature.in_tree, structure, exact=True)}); give False where the cotangent is "
-                "to be returned"
+                f"({pytree.difference(signature.in_tree, structure, exact=True)}); give ad.GradValue() where the "
+                "cotangent is to be returned"
             )
         paths = pytree.paths(pytree.outline(signature.in_tree))
         for ref, aval, path in zip(leaves, signature.in_avals, paths):
@@ -102,8 +125,10 @@ class VJP:
                 )
 
         def accumulate(*cts: Any) -> tuple[Any, ...]:
-            out = pytree.leaves(self(*cts))
+            out = pytree.leaves(pulled(self._linear(), *cts, wanted=[not isinstance(x, DontWant) for x in leaves]))
             for i, (ref, aval) in enumerate(zip(leaves, signature.in_avals)):
+                if isinstance(ref, DontWant):
+                    out[i] = DidntWant()
                 if is_reference(ref):
                     if dtypes.is_inexact(aval.dtype):
                         ref.addupdate(out[i])
