@@ -39,7 +39,7 @@ GOLDEN = {
         { lambda ; a:f32[]. let
             b:f32[] = neg a
             c:f32[] = exp b
-            d:f32[] = add c 1.0:f32[]
+            d:f32[] = add 1.0:f32[] c
             e:f32[] = div 1.0:f32[] d
           in (e,) }
         """,

@@ -154,7 +154,7 @@ def test_the_classic_program() -> None:
                 f"{{ lambda ; a:f32{text}. let",
                 f"    b:f32{text} = neg a",
                 f"    c:f32{text} = exp b",
-                f"    d:f32{text} = add c 1.0:f32[]",
+                f"    d:f32{text} = add 1.0:f32[] c",
                 f"    e:f32{text} = div 1.0:f32[] d",
                 "  in (e,) }",
             ]

@@ -321,6 +321,9 @@ def test_replacing(name: str) -> None:
 def test_choosing() -> None:
     x = sample((3, 4))
     assert_same(mnp.compress(np.array([True, False, True]), x, 0), x[[0, 2]])
+    beyond = np.array([True, False, True, False, False])  # as in NumPy, as long as it is not true there
+    assert_same(mnp.compress(beyond, x, 0), x[[0, 2]])
+    assert_same(mnp.compress(beyond, x, 0, size=2), x[[0, 2]])
     check("compress", np.array([True, False, True]), x, 0, size=3, fill_value=5)
     check("extract", x > 0, x, size=7)
     which = np.array([[0, 2, 1], [1, 0, 2]], np.int32)

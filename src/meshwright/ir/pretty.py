@@ -74,7 +74,7 @@ class _Printer:
         consts = " ".join(self.typed(v) for v in jaxpr.constvars)
         args = " ".join(self.typed(v) for v in jaxpr.invars)
         uses = use_counts(jaxpr.eqns, jaxpr.outvars)
-        lines = [f"{{ lambda {consts + ' ' if consts else ''}; {args}. let".replace(" . let", ". let")]
+        lines = [f"{{ lambda {consts + ' ' if consts else ''}; {args}. let" if args else f"{{ lambda {consts}; . let"]
         column, self.column = self.column, self.column + indent + 4
         eqns = [self.eqn(eqn, uses) for eqn in jaxpr.eqns]
         self.column = column

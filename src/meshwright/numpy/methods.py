@@ -81,8 +81,6 @@ _BINARY = {
     "mod": ar.remainder, "divmod": ar.divmod, "pow": ar.power, "matmul": matmul, "and": logic.bitwise_and,
     "or": logic.bitwise_or, "xor": logic.bitwise_xor, "lshift": logic.left_shift, "rshift": logic.right_shift,
 }  # fmt: skip
-#: for these, the array remains the first operand, as in JAX
-_COMMUTATIVE = ("add", "mul", "and", "or", "xor")
 _COMPARISONS = {
     "eq": logic.equal, "ne": logic.not_equal, "lt": logic.less, "le": logic.less_equal, "gt": logic.greater,
     "ge": logic.greater_equal,
@@ -213,8 +211,7 @@ def install() -> None:
     """Install operators and methods on arrays and tracers."""
     for name, f in _BINARY.items():
         setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
-        swap = _operator if name in _COMMUTATIVE else _reflected
-        setattr(ArrayMethods, f"__r{name}__", swap(f, f"__r{name}__"))
+        setattr(ArrayMethods, f"__r{name}__", _reflected(f, f"__r{name}__"))
     for name, f in _COMPARISONS.items():
         setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
     for name, g in _UNARY.items():

@@ -121,7 +121,7 @@ def compress(
       size: the static size of the result: excess elements are dropped, missing ones are ``fill_value``.
 
     Raises:
-      ShapeError: the condition is no vector, or longer than the dimension.
+      ShapeError: the condition is no vector, or it is true, or may be, beyond the end of the dimension.
 
     >>> compress(np.array([False, True, True]), np.array([1, 2, 3])).tolist()
     [2, 3]
@@ -131,13 +131,13 @@ def compress(
     if typeof(flags).ndim != 1:
         raise ShapeError(f"compress: the condition must be a vector, got shape {typeof(flags).shape}")
     x, d = _flattened(a, axis, "compress")
-    if typeof(flags).size > typeof(x).shape[d]:
+    count = typeof(x).shape[d]
+    if typeof(flags).size > count and (_is_traced(flags) or np.any(np.asarray(flags[count:]))):
         raise ShapeError(
-            f"compress: the condition has {typeof(flags).size} elements, the dimension {typeof(x).shape[d]}; cut it off"
+            f"compress: the condition has {typeof(flags).size} elements, the dimension {count}; cut it off"
         )
     if size is None:
-        return take(x, flatnonzero(flags), d)
-    count = typeof(x).shape[d]
+        return take(x, flatnonzero(flags[:count]), d)
     places = flatnonzero(flags[:count], size=size, fill_value=count)
     return convert(take(x, places, d, mode="fill", fill_value=fill_value), typeof(x).dtype)
 
