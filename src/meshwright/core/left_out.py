@@ -160,7 +160,6 @@ MODULES: dict[str, str] = {
     r"experimental\.key_reuse": "use the option debug_key_reuse",
     r"experimental\.(pallas|mosaic)(\..*)?": "use jit, or ffi.ffi_call for a kernel of your own",
     r"experimental\.profiler": "use profiler.read_profile",
-    r"experimental\.random": "use random.key and random.split",
     r"experimental\.rnn": "write the cell as a function, and loop over time with lax.scan",
     r"experimental\.roofline(\..*)?": "use jit(f).lower(...).cost_analysis()",
     r"experimental\.source_mapper(\..*)?": "use jit(f).lower(...).as_text(debug_info=True)",

@@ -37,6 +37,7 @@ __getattr__, __dir__ = late_attributes(
         "multihost_utils",
         "ode",
         "pjit",
+        "random",
         "serialize_executable",
         "shard_alike",
         "sparse",
