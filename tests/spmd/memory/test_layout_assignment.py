@@ -14,7 +14,15 @@ from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.memory.assignment import assign
 from meshwright.spmd.memory.compilers import compiler_for
 from meshwright.spmd.memory.graph import Node
-from meshwright.spmd.memory.order_rules import carried, compact, moves_nothing, ordered_bytes, reshaped, tiles_of
+from meshwright.spmd.memory.order_rules import (
+    carried,
+    compact,
+    moves_nothing,
+    ordered_bytes,
+    reshaped,
+    tiles_of,
+    wanted,
+)
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.record import record
 
@@ -151,6 +159,55 @@ def test_barriers_hold_back_only_what_is_used():
         ).sum()
 
     assert predict(mw.jit(mw.grad(steps)).trace(array(100, 300)).jaxpr, MESH, compiler=V5E).temp_bytes < 2**20
+
+
+def mixed(x, by):
+    """A pixel shuffle: channels become ``by`` × ``by`` positions."""
+    n, h, w, c = x.shape
+    x = mnp.sin(x).reshape(n, h, w, by, by, c // by // by).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, by * h, by * w, c // by // by)
+
+
+@pytest.mark.parametrize(
+    ("fun", "shape", "compiled"),
+    [
+        (lambda x: mixed(x, 3), (2, 60, 60, 27), 39813120),  # read in an order whose lanes are 3 wide
+        (lambda x: mixed(x, 4), (2, 128, 128, 48), 213909504),
+        (lambda x: mixed(x, 2), (8, 64, 64, 32), 88080384),  # read in the order with the least padding, then copied
+        (lambda x: mixed(x, 2), (8, 15, 15, 120), 9216000),
+        (lambda x: mnp.sin(x).reshape(256, 3, 100), (768, 100), 1556480),  # rows are not next to each other
+        (lambda x: mnp.sin(x).reshape(768, 100), (256, 3, 100), 1556480),
+        (lambda x: mnp.sin(x).transpose(1, 0, 2).reshape(640, 20), (10, 64, 20), 962560),
+        (lambda x: mnp.sin(x).reshape(12, 64, 300), (768, 300), 3047424),
+    ],
+)
+def test_reshapes_read_what_follows_in_a_row(fun, shape, compiled):
+    """Operands are copied into an order in which elements follow each other as in the result. To the byte as libtpu
+    0.0.42 compiles it for a v5e."""
+    traced = mw.jit(fun).trace(array(*shape))
+    assert predict(traced.jaxpr, MESH, compiler=V5E).live_bytes == compiled
+
+
+def test_orders_pass_reshapes_that_split_lanes_if_they_pad_little_more():
+    """Not if another order has half the bytes; dimensions of size 1 do not count."""
+    wide, apart = (ShapedArray(shape, np.float32) for shape in ((16, 32, 128), (16, 32, 8, 16)))
+    split = Node("reshape", (Node("parameter", (), (wide,)),), (apart,))
+    assert carried(split, 0, (2, 1, 0)) is None
+    assert carried(split, 0, (1, 2, 0)) == (1, 3, 2, 0)
+    narrow, longer = (ShapedArray(shape, np.float32) for shape in ((16, 32, 8), (16, 32, 8, 1)))
+    unit = Node("reshape", (Node("parameter", (), (narrow,)),), (longer,))
+    assert wanted(unit, 0, (3, 2, 1, 0)) == (2, 1, 0)
+
+
+def test_outer_products_put_shared_dimensions_first():
+    """Also an array whose dimensions are only exchanged for that."""
+
+    def scaled(x, y):
+        return mnp.sin(lax.dot_general(mnp.sin(x), y, (((), ()), ((2, 0), (1, 0)))))
+
+    nodes = planned(scaled, array(128, 3, 256), array(128, 256)).graph.post_order()
+    moved = [node for node in nodes if node.shape == (256, 128, 3) and node.operands[0].op == "sine"]
+    assert [node.op for node in moved] == ["transpose"]
 
 
 # --- as compiled --------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ it. Some operations have orders of their own, or need their operands in some (``
 convolutions come first, then other products, then a program's parameters, then sums of rows, then results, then
 gathered rows, sorts and kernels that are loops, then parameters of bodies. What several gathers read, in whole or a
 single position each, comes before parameters. From each of them its order spreads, to operands and to users, through
-operations that take any order (``order_rules``). Where two orders meet, the operand is copied. What no order reaches
-has the one with the least padding. Bodies of loops are planned before what is around them, which gives them the orders
-that they want; but arguments, and what another loop has stacked, are read in the order that they have, also in parts.
+operations that take any order (``order_rules``). Where two orders meet, the operand is copied; also that of a reshape,
+which reads elements as they follow each other in its result. What no order reaches has the one with the least padding.
+Bodies of loops are planned before what is around them, which gives them the orders that they want; but arguments, and
+what another loop has stacked, are read in the order that they have, also in parts.
 Based on XLA's ``LayoutAssignment``. The precedence was derived from programs that libtpu 0.0.42 compiled.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.spmd.memory.fixed_orders import Want, by_class, called_order, chosen, product_of, wants
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.order_rules import Order, alike, carried, compact, led, moves_nothing, wanted
+from meshwright.spmd.memory.order_rules import Order, alike, carried, compact, led, moves_nothing, passing, wanted
 from meshwright.spmd.memory.stacks import PARTS, step_dimensions
 
 #: results with other orders per result
@@ -103,12 +104,7 @@ class Assignment:
                 users[x].append(node)
         found = []
         for node in nodes:
-            if (
-                node.op != "reshape"
-                or "start" in node.attributes
-                or node.operands[0].op == "matmul"
-                or all(u.op == "matmul" for u in users[node])
-            ):
+            if node.op != "reshape" or "start" in node.attributes or _is_around_products(node, users[node]):
                 continue
             (x,) = node.operands
             has, its = self.orders.get(x, x.order), self.orders.get(node)
@@ -160,6 +156,9 @@ class _Assigner:
         for node in self.nodes:
             if len(node.avals) and node not in self.orders and node.op not in _SEVERAL:
                 self._spread_from(node, compact(node.avals[0]))
+        for node in self.nodes:
+            if node.op == "reshape" and self._asks(node) and self._has_no_way(node):
+                self.orders[node] = passing(node)
         return Assignment(self.graph, self.orders, list(self._copies()), self.inside)
 
     # --- in the order in which they are decided -------------------------------------------------------------
@@ -355,11 +354,28 @@ class _Assigner:
             return [(node, i, body.orders[p]) for i, p in enumerate(body.graph.parameters) if p in body.orders]
         found = self._wants(node)
         order = self.orders.get(node)
-        if order is not None and len(node.avals) == 1 and node.op not in ("reshape", "matmul", "convolution", "reduce"):
+        if order is not None and len(node.avals) == 1 and self._asks(node):
             taken = {i for user, i, _ in found if user is node}
             its = ((node, i, wanted(node, i, order)) for i in range(len(node.operands)) if i not in taken)
             found += [(node, i, o) for _, i, o in its if o is not None]
         return found
+
+    def _asks(self, node: Node) -> bool:
+        """Whether a node needs its operands in the order that its own one says.
+
+        Also reshapes do, unless they are around products or compute parts: XLA moves elements within tiles only where
+        they follow each other as before.
+        """
+        if node.op != "reshape" or "start" in node.attributes:
+            return node.op not in ("reshape", "matmul", "convolution", "reduce")
+        return not _is_around_products(node, [user for user, _ in self.users[node]])
+
+    def _has_no_way(self, node: Node) -> bool:
+        """Whether a reshape has an order that it cannot have from any of its operand."""
+        (x,), order = node.operands, self.orders.get(node)
+        if order is None or len(node.shape) < 2 or _is_made(x):
+            return False
+        return wanted(node, 0, order) is None
 
     def _must_be_copied(self, x: Node, order: Order) -> bool:
         has = self.orders.get(x)
@@ -381,6 +397,11 @@ def _positions(x: Node, order: Order) -> Iterator[tuple[Node, Order]]:
     if (stack := _stack(x)) is not None and (whole := wanted(x, 0, order)) is not None:
         yield x.operands[0], whole
         yield stack, whole
+
+
+def _is_around_products(node: Node, users: Sequence[Node]) -> bool:
+    """Whether a reshape is of a product, or for products only."""
+    return node.operands[0].op == "matmul" or (bool(users) and all(user.op == "matmul" for user in users))
 
 
 def _is_made(x: Node) -> bool:

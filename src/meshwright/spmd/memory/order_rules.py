@@ -7,7 +7,7 @@ along their rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -16,6 +16,8 @@ from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.tiles import SUBLANES, tiled, tiled_bytes
 
 Order = tuple[int, ...]
+#: times the least bytes of an array after a reshape that splits lanes, from which on it takes another order
+_SPLIT = 2
 #: operations that have one dimension for each of their operands', besides elementwise ones
 _KEEP = frozenset(
     """all_gather all_reduce collective_permute concatenate dynamic_slice dynamic_update_slice
@@ -123,17 +125,42 @@ def _keeps(node: Node, x: Node) -> bool:
 def _reshaped(before: ShapedArray, order: Order, after: ShapedArray) -> Order | None:
     """The order after a reshape, unless it splits lanes and another order of the same elements has less padding."""
     its = reshaped(before.shape, order, after.shape)
-    if its is None or after.ndim < 2 or before.ndim < 2 or before.shape[order[0]] == after.shape[its[0]]:
+    if its is None or after.ndim < 2 or before.ndim < 2 or _fastest(before.shape, order) == _fastest(after.shape, its):
         return its
-    return its if ordered_bytes(after, its) <= _least(before.shape, after.shape, after) else None
+    return its if ordered_bytes(after, its) < _SPLIT * _least(before.shape, after.shape, after) else None
+
+
+def _fastest(shape: Sequence[int], order: Order) -> int:
+    """The size of the fastest dimension that has more than one element."""
+    return next((shape[d] for d in order if shape[d] > 1), 1)
 
 
 @lru_cache(4096)
 def _least(before: tuple[int, ...], after: tuple[int, ...], aval: ShapedArray) -> int:
     """The least bytes after a reshape in which elements follow each other as in some order before."""
+    return min(ordered_bytes(aval, its) for _, its in _passed(before, after))
+
+
+def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Order, Order]]:
+    """Orders before and after a reshape that keep elements in a row, for any two dimensions along tiles before."""
     usual = default(len(before))
-    orders = (reshaped(before, led(usual, pair), after) for pair in itertools.permutations(usual, 2))
-    return min(ordered_bytes(aval, o) for o in orders if o is not None)
+    orders = (led(usual, pair) for pair in itertools.permutations(usual, 2))
+    return ((order, its) for order in orders if (its := reshaped(before, order, after)) is not None)
+
+
+def passing(node: Node) -> Order:
+    """The order that a reshape gives its result if no order of its operand makes it the one it is to have.
+
+    It is the one for which both have the least padding; of several, one for which the reshape moves nothing.
+    """
+    aval, x = node.avals[0], node.operands[0].avals[0]
+
+    def cost(pair: tuple[Order, Order]) -> tuple[int, bool]:
+        its, has = pair
+        moves = not moves_nothing(x.shape, has, aval.shape, its)
+        return ordered_bytes(aval, its) + ordered_bytes(x, has), moves
+
+    return min(_passed(aval.shape, x.shape), key=cost)[0]
 
 
 @lru_cache(4096)

@@ -223,7 +223,8 @@ def keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
 
 def _broadcast(make: Make, x: Node, aval: ShapedArray, dims: Sequence[int]) -> Node | None:
     if x.avals[0].size == aval.size and not x.is_splat():
-        return make("reshape", (x,), aval, {})
+        moved = permuted(make, x, sorted(range(len(dims)), key=dims.__getitem__))
+        return make("reshape", (moved,), aval, {})
     kept = [i for i, d in enumerate(dims) if x.shape[i] == aval.shape[d] and aval.shape[d] != 1]
     if len(kept) < len(dims) and x.avals[0].ndim:
         # Dimensions of size 1 are dropped, so that what is repeated is repeated along new dimensions only.
