@@ -139,6 +139,28 @@ def test_values_are_copied_where_rows_are_found_by_number(rows, times, mebibytes
     assert held == pytest.approx(mebibytes, rel=0.01)
 
 
+def sums(x, k):
+    return mnp.zeros((512, *x.shape[1:]), np.float32).at[k].add(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "compiled"),
+    [
+        (lambda x, k, t: (x - t[k]) ** 2, 5292032),  # copied into the order of the argument
+        (lambda x, k, t: ((x - t[k]) ** 2, t * 2), 13173248),  # and the result of several into that of results
+        (lambda x, k, t: (mnp.sin(t[k]), x * 2), 9224704),
+        (lambda x, k, t: (((x - t[k]) ** 2).sum(1), t * 2), 5095936),
+        (lambda x, k, t: ((x - t[k]) ** 2, sums(x, k)), 13173760),
+        (lambda x, k, t: (t - sums(x, k), t * 2), 4817920),
+    ],
+)
+def test_one_of_several_results_has_the_order_of_its_rows(fun, compiled):
+    """Results that follow from gathered rows: in programs of several, they are computed as the rows lie. The bytes are
+    those of libtpu 0.0.42."""
+    traced = mw.jit(fun).trace(array(8192, 8), array(8192, dtype=np.int32), array(512, 8))
+    assert predict(traced.jaxpr, MESH, compiler=V5E).live_bytes == pytest.approx(compiled, rel=0.04)
+
+
 def test_loops_stack_parts_in_whole_tiles():
     """The step is not along tiles, though this would pad less."""
 

@@ -84,6 +84,25 @@ def test_elements_written_to_rows_are_selected():
     assert "select" in made["add"]
 
 
+def summed(x, k):
+    return mnp.zeros((512, *x.shape[1:]), np.float32).at[k].add(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "shape", "compiled"),
+    [
+        (lambda k, x: summed(mnp.sin(x) * 2, k), (8192, 128), 4523008),
+        (lambda k, t: mw.ops.segment_sum(t[k] * t[k + 1], k, 512), (512, 8), 655872),  # gathered as they are added
+        (lambda k, v: summed(mnp.sin(v) * 2, k), (65536,), 1313280),  # single elements are computed first
+        (lambda k, x: mw.ops.segment_sum(x[:, None] * x[:, :, None], k, 512).sum(1), (8192, 16), 76120576),  # matrices
+    ],
+)
+def test_sums_of_rows_compute_what_they_add(fun, shape, compiled):
+    numbers = array(max(shape[0], 8192), dtype=np.int32)
+    predicted = predict(mw.jit(fun).trace(numbers, array(*shape)).jaxpr, MESH, compiler=V5E).live_bytes
+    assert predicted == pytest.approx(compiled, rel=0.06)
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_solves_of_one_block_are_products(left):
     """They compute what they read, and what follows."""

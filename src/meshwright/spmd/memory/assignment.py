@@ -178,6 +178,8 @@ class _Assigner:
         self.orders.update(fixed)
         if not self.body:
             together = self._ask_together(rows)
+            for result, order in self._results_of(fixed):
+                self._spread_from(result, order)
             self._choose_parameters()
             for node in together:
                 self._spread(node)
@@ -204,6 +206,25 @@ class _Assigner:
                         self.orders[node] = its
                         found.append(node)
         return found
+
+    def _results_of(self, rows: Mapping[Node, Order]) -> list[tuple[Node, Order]]:
+        """The results that follow from rows that are found by number, with the orders that they take.
+
+        In a program of several results these are computed in the order of the rows, and copied; in one with a single
+        result they are computed in the order of its parameters.
+        """
+        if len(self.graph.results) < 2:
+            return []
+        reached = {node: order for node, order in rows.items() if node.op == "gather"}
+        queue = deque(reached)
+        while queue:
+            node = queue.popleft()
+            for user, i in self.users[node]:
+                its = carried(user, i, reached[node]) if user not in reached and self._takes(user) else None
+                if its is not None:
+                    reached[user] = its
+                    queue.append(user)
+        return [(x, reached[x]) for x in self.graph.results if x in reached]
 
     def _choose_parameters(self) -> None:
         """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""

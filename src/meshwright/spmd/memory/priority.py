@@ -229,7 +229,8 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
         return True
     if producer.root.op == "reduce" and not compiler.into_products:
         return not _sums_many(producer.root) or _sums_few(producer.root)
-    apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
+    added = all(user.root.op == "scatter" for user in producer.users)
+    apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products and not added else ()))
     return (
         _loops(producer, compiler)
         and producer.root.op not in apart
@@ -283,7 +284,9 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
     if not compiler.into_products and not _sums_once(user, producer):
         return False
     if user.root.op == "scatter":
-        return _starts(user, producer) if compiler.into_products else _reads_in_place(user, producer)
+        if compiler.into_products:
+            return _starts(user, producer) or _is_update(user, producer)
+        return _reads_in_place(user, producer)
     if compiler.into_products and (user.root.op == "gather" or (user.view and producer.view)):
         return False
     return _loops(user, compiler)
@@ -309,6 +312,11 @@ def _loops(kernel: Kernel, compiler: Compiler) -> bool:
 def _starts(scatter: Kernel, producer: Kernel) -> bool:
     """Whether a scatter of a TPU makes the array of one number that it adds numbers, or rows of them, to."""
     return producer.root.is_splat() and len(rows_of(scatter.root)) < 2
+
+
+def _is_update(scatter: Kernel, producer: Kernel) -> bool:
+    """Whether a value is rows that a scatter of a TPU adds, which it computes as it adds them, also gathered ones."""
+    return not producer.view and producer.root not in scatter.root.operands[:2] and len(rows_of(scatter.root)) == 1
 
 
 def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:
