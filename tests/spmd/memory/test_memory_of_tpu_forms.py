@@ -10,6 +10,8 @@ from meshwright import lax, nn
 from meshwright.api.targets import memory_on
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import compiler_for
+from meshwright.spmd.memory.graph import Graph
+from meshwright.spmd.memory.halves import halve
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.predict import predict
@@ -101,6 +103,43 @@ def test_sums_of_rows_compute_what_they_add(fun, shape, compiled):
     numbers = array(max(shape[0], 8192), dtype=np.int32)
     predicted = predict(mw.jit(fun).trace(numbers, array(*shape)).jaxpr, MESH, compiler=V5E).live_bytes
     assert predicted == pytest.approx(compiled, rel=0.06)
+
+
+def layers(activation, first, second="nf,fd->nd", bias=False):
+    """The gradient of two products with an activation between them."""
+
+    def loss(p, x, y):
+        h = mnp.einsum(first, x, p["a"])
+        h = activation(h + p["c"] if bias else h)
+        return mnp.mean((mnp.einsum(second, h, p["b"]) - y) ** 2)
+
+    return mw.value_and_grad(loss)
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "few", "compiled"),
+    [
+        (layers(nn.relu, "nd,df->nf"), (4096, 256), (), 42997760),  # in 32 bits: no dimension to pack bits along
+        (layers(nn.relu, "bnd,df->bnf", "bnf,fd->bnd"), (8, 512, 256), (), 35133440),
+        (layers(nn.relu, "end,edf->enf", "enf,efd->end"), (4, 512, 256), (4,), 36182016),
+        (layers(nn.relu, "nd,df->nf", bias=True), (4096, 256), (), 47195648),  # its gradient has 16 bits
+        (layers(nn.gelu, "bnd,df->bnf", "bnf,fd->bnd", bias=True), (8, 512, 256), (), 47195648),
+    ],
+    ids=["matrices", "bits", "experts", "bias", "gelu and bias"],
+)
+def test_products_also_write_signs_and_sums(step, rows, few, compiled):
+    """What products read has 16 bits also if it is compared with a number, or summed up for a bias."""
+    weights = {"a": array(*few, 256, 1024), "b": array(*few, 1024, 256), "c": array(1024)}
+    traced = mw.jit(step).trace(weights, array(*rows), array(*rows))
+    assert predict(traced.jaxpr, MESH, compiler=V5E).live_bytes == pytest.approx(compiled, rel=0.05)
+
+
+def test_what_is_only_summed_has_32_bits():
+    (sums,) = record(
+        mw.jit(lambda x, y: mnp.sin(x @ y).sum(0)).trace(array(64, 64), array(64, 64)).jaxpr, MESH, V5E
+    ).results
+    halve(Graph((), (sums,)))
+    assert sums.operands[0].avals[0].dtype == np.float32
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -2,7 +2,8 @@
 
 A float32 product rounds its operands to bfloat16, unless a precision is requested. XLA moves this conversion to the op
 that writes the operand. The conversion moves past ops that only move data, such as collectives, and into loops: what a
-loop carries is bfloat16 if all that read it, in the loop and after it, round it. Source: XLA's ``BFloat16Propagation``.
+loop carries is bfloat16 if all that read it, in the loop and after it, round it. Source: XLA's ``BFloat16Propagation``. What
+is compared with a number, or summed up, is so in 32 bits, in the kernel that writes the value (as libtpu 0.0.42 does).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _MOVES = frozenset(
     """abs all_gather all_to_all clamp collective_permute concatenate copy dynamic_slice dynamic_update_slice gather
     maximum minimum negate pad relayout reorder reshape reverse select slice transpose""".split()
 )
+#: the dimensions along tiles
+_TILED = 0, 1
 #: what stays as it is given, or is computed in 32 bits
 _STAYS = frozenset("all_reduce constant convert custom_call get parameter reduce_scatter scatter while case if".split())
 
@@ -83,7 +86,8 @@ class _Halves:
             read = users.get(node, ())
             if node in kept or node in self.stays or not (read or node in after):
                 continue
-            if all(self._takes(user, node, rounded, users) for user in read):
+            others = [user for user in read if not _is_computed_beside(user, node)]
+            if (others or node in after) and all(self._takes(user, node, rounded, users) for user in others):
                 rounded.add(node)
         return rounded
 
@@ -221,3 +225,25 @@ def _rounds(user: Node, rounded: Collection[Node]) -> bool:
     if user.op == "convert":
         return bool(user.avals[0].dtype == dtypes.bfloat16)
     return user.op in _MOVES and user in rounded
+
+
+def _is_computed_beside(user: Node, x: Node) -> bool:
+    """Whether the kernel that writes a value for products also computes what is compared with it, or its sums."""
+    if user.op == "reduce":
+        return x is user.operands[0] and len(user.operands) == 2 and (x.elementwise or _is_product(x))
+    return _is_mask(user)
+
+
+def _is_mask(node: Node) -> bool:
+    """Whether a product, or one with a bias, is compared with a number: it also writes what that says, in bits.
+
+    XLA packs them along a dimension that is not along tiles, so that there are three or more. They are not counted.
+    """
+    x, *other = node.operands or (node,)
+    if node.op != "compare" or sum(n > 1 for n in node.shape) <= len(_TILED) or not all(y.is_splat() for y in other):
+        return False
+    return any(map(_is_product, x.operands if x.op == "add" else (x,)))
+
+
+def _is_product(x: Node) -> bool:
+    return x.op in _PRODUCTS or (x.op == "reshape" and x.operands[0].op in _PRODUCTS)
