@@ -2,8 +2,10 @@
 
 A float32 product rounds its operands to bfloat16, unless a precision is requested. XLA moves this conversion to the op
 that writes the operand. The conversion moves past ops that only move data, such as collectives, and into loops: what a
-loop carries is bfloat16 if all that read it, in the loop and after it, round it. Source: XLA's ``BFloat16Propagation``. What
-is compared with a number, or summed up, is so in 32 bits, in the kernel that writes the value (as libtpu 0.0.42 does).
+loop carries is bfloat16 if all that read it, in the loop and after it, round it. Source: XLA's ``BFloat16Propagation``.
+
+What is compared with a number, or summed up, is so in 32 bits in the kernel that writes the value, which may then be a
+bfloat16 all the same. Derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
