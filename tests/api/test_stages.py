@@ -288,3 +288,28 @@ def test_types_of_results_have_the_shardings_that_are_asked_for():
     for found in (mw.eval_shape(f, np.ones((8, 4), "float32")), f.eval_shape(np.ones((8, 4), "float32"))):
         assert (found["rows"].shape, found["rows"].sharding, found["sum"].sharding) == ((8, 4), rows, None)
     assert mw.eval_shape(lambda v: f(v), np.ones((8, 4), "float32"))["rows"].sharding is None
+
+
+# --- another machine ----------------------------------------------------------------------------------------
+def test_a_program_is_partitioned_for_another_machine():
+    """Shardings over a mesh with devices, also inside, and the costs on hardware that is not here."""
+    rows = NamedSharding(MESH, P("data"))
+
+    def region(x):
+        with_columns = mw.with_sharding_constraint(2 * x, P(None, "model"))
+        return mw.lax.psum(with_columns, "data")
+
+    def program(x, w):
+        y = mw.with_sharding_constraint(layer(x, w), rows)
+        return mw.shard_map(region, mesh=MESH, in_specs=P("data"), out_specs=P(), axis_names={"data"})(y)
+
+    lowered = mw.jit(program, in_shardings=(TILED, None), out_shardings=COLUMNS).lower(X, W)
+    here, there = lowered.partition(), lowered.partition(MESH.abstract_mesh.on("v5e:4x2"))
+    assert there.mesh == MESH.abstract_mesh.on("v5e:4x2") and here.mesh == MESH
+    assert [s.mesh for s in there.in_shardings] == [there.mesh] * 2
+    assert there.bytes_sent == here.bytes_sent > 0 and there.time().seconds > here.time().seconds
+    there.verify(X, W)
+    with pytest.raises(errors.MeshError, match="has no devices"):
+        there(X, W)
+    with pytest.raises(errors.MeshError, match="leave the mesh out"):
+        lowered.partition(mw.AbstractMesh((4, 2), ("data", "other"), machine="v5e:4x2"))

@@ -329,6 +329,25 @@ def _same(a: AnyMesh, b: AnyMesh) -> bool:
     return a.abstract_mesh == b.abstract_mesh and all(ids == tuple(range(a.size)) for ids in numbered)
 
 
+def is_on_other_machine(a: AnyMesh, b: AnyMesh) -> bool:
+    """Whether meshes are the same but for the machine that they are on."""
+    a, b = a.abstract_mesh, b.abstract_mesh
+    return a != b and a.on(None) == b.on(None)
+
+
+def program_on(program: Program, mesh: AnyMesh) -> Program:
+    """A program over the same axes on another machine, whose shardings are over ``mesh`` then."""
+
+    def moved(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
+        return tuple(replace(a, sharding=over_mesh(a.sharding, mesh)) for a in arguments)
+
+    return replace(
+        program, jaxpr=jaxpr_over(program.jaxpr, mesh), arguments=moved(program.arguments), place=mesh,
+        out_shardings=tuple(over_mesh(s, mesh) for s in program.out_shardings),
+        given=None if program.given is None else moved(program.given),
+    )  # fmt: skip
+
+
 def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     """A program with its constraints over ``mesh``, if some are over other meshes of the same devices.
 
@@ -341,6 +360,8 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     def moved(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ShardMap):
+            if is_on_other_machine(op.mesh, mesh):
+                return eqn.replace(op=replace(op, mesh=mesh, jaxpr=jaxpr_over(op.jaxpr, mesh)))
             if not _same(op.mesh, mesh):
                 raise MeshError(
                     f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.api.arguments import require_platforms
 from meshwright.api.compiled import Compiled, single_device
 from meshwright.api.pruning import pruned
-from meshwright.api.shardings import placed
+from meshwright.api.shardings import is_on_other_machine, placed, program_on
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.config import config
@@ -162,7 +162,8 @@ class Lowered(Stage):
     ) -> PartitionedProgram:
         """Partition the program.
 
-        If no sharding names a mesh, ``mesh``, a one-axis mesh of ``num_devices``, or the current mesh is used. With
+        If no sharding names a mesh, ``mesh``, a one-axis mesh of ``num_devices``, or the current mesh is used. It may
+        be the mesh of the shardings on another machine (``mesh.abstract_mesh.on("v5e:4x4")``), for its costs. With
         ``combine_bytes``, small all-reduces and all-gathers over the same axes are combined in buckets of that size:
         fewer collectives to start, at the price of copies. That pays off between real devices, not on a virtual mesh.
         With ``memory_limit`` (bytes), if the program does not fit otherwise, gathered values are freed and gathered
@@ -183,6 +184,8 @@ class Lowered(Stage):
         mesh = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and program.mesh is None:
             mesh = get_mesh()
+        if mesh is not None and program.mesh is not None and is_on_other_machine(program.mesh, mesh):
+            return program_on(program, mesh)
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
             raise MeshError(
                 f"partition: the program's shardings are over {program.mesh}, not {mesh}; leave the mesh out, or "
