@@ -139,10 +139,19 @@ class ByRules:
         ``push(leaves, *tangents)``, and the pullback ``pull(leaves, cotangents, linear)``.
         """
         types: list[Any] = []
+        cotangent_types: list[Any] = []
+        residual_types: list[Any] = []
 
         def linearized(*leaves: Any) -> tuple[list[Any], Any]:
             given = [leaves[i] for i in moving]
             types[:] = map(jax.typeof, given)
+            outs, linear = linearization(leaves, given)
+            inexact = (jax.typeof(y) for y in outs if _is_inexact(y))
+            cotangent_types[:] = [t.to_ct_aval() for t in inexact]
+            residual_types[:] = map(jax.typeof, jax.tree_util.tree_leaves(linear))
+            return outs, linear
+
+        def linearization(leaves: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], Any]:
             of_moving = partial(_of_moving, self.function, moving, leaves)
             try:
                 moved, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
@@ -161,11 +170,15 @@ class ByRules:
             return jax.linear_transpose(linear, *types)(cotangents)
 
         def pull(linear: Any, cotangents: Any) -> Any:
+            kept, tree = jax.tree_util.tree_flatten(linear)
+            linear = jax.tree_util.tree_unflatten(tree, map(_typed_alike, kept, residual_types))
+            cotangents = list(map(_typed_alike, cotangents, cotangent_types))
             return linear(cotangents) if self.closes else transposed(linear, cotangents)
 
         def pull_of(leaves: Any, cotangents: Any) -> Any:
             of_moving = partial(_of_moving, self.function, moving, leaves)
-            return jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1](cotangents)
+            pullback = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1]
+            return pullback(list(map(_typed_alike, cotangents, cotangent_types)))
 
         pulled = _with_derivative_of(pull_of, pull)
         return (
@@ -173,6 +186,15 @@ class ByRules:
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
             _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
         )
+
+
+def _typed_alike(x: Any, like: Any) -> Any:
+    """``x`` with the sharding that the type ``like`` states along explicit axes, which programs do not pass on."""
+    return x if jax.typeof(x).sharding == like.sharding else jax.sharding.reshard(x, like.sharding)
+
+
+def _is_inexact(x: Any) -> bool:
+    return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.inexact))
 
 
 def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., list[Any]]) -> Callable[..., Any]:
@@ -239,8 +261,7 @@ class _Evaluated:
 
 
 def _no_tangent(x: Any) -> Any:
-    aval = jax.typeof(x).to_tangent_aval()
-    return np.zeros(aval.shape, aval.dtype) if aval.dtype == dtypes.float0 else jax.numpy.zeros(aval.shape, aval.dtype)
+    return jax.custom_derivatives.SymbolicZero(jax.typeof(x).to_tangent_aval())
 
 
 def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,7 +289,7 @@ def _of_moving(
     for i, x in zip(moving, values):
         full[i] = x
     outs = function(*full)
-    return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
+    return [y for y in outs if _is_inexact(y)], outs
 
 
 def _in_our_words(
