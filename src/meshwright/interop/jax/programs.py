@@ -23,7 +23,6 @@ from jax import export as jax_export
 from meshwright.api.load import ImportedProgram, load, read_program
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.key_types import is_key
-from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
@@ -385,26 +384,12 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels:
     kept = inner._lowering.compile_args.get("kept_var_idx")
     trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, inner._lowering.compile_args["global_out_avals"])
     functions = inner._lowering.compile_args.get("host_callbacks") or ()
-    shapes_poly = inner._lowering.compile_args.get("shape_poly_state")
-    symbolic = shapes_poly is not None and shapes_poly.uses_dim_vars
-    module = _refined(inner) if symbolic else inner.as_text(debug_info=True)
-    program = read_program(module, "<text>", (*functions, *reversed(kernels)))  # kernels count from the end
+    program = read_program(inner.as_text(debug_info=True), "<text>", (*functions, *reversed(kernels)))  # kernels count from the end
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
     program.donates = True
     return JaxProgram(program, trees, lowered)
-
-
-def _refined(lowered: Any) -> str:
-    """The module of a ``Lowered`` that calls exported programs with symbolic sizes, specialized to the actual sizes."""
-    text: str = _MLIR.refine_polymorphic_shapes(lowered.compiler_ir("stablehlo")).operation.get_asm(
-        enable_debug_info=True
-    )
-    return text
-
-
-_MLIR: Any = LateModule("jax._src.interpreters.mlir")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:
