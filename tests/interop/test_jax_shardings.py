@@ -157,6 +157,6 @@ def test_derivatives_of_shardings_in_types(transformed):
             for m, f in ((mw, mw.from_jax(typed_layer)), (jax, lambda x, w: jnp.tanh(jax.nn.relu(x @ w))))
         )
         args = {"grad": (X, W), "hessian": (W,), "vmap": (np.stack([W, W + 1]),)}[transformed]
-        got = mw.jit(ours)(*args)
-    for got, want in zip(mw.tree.leaves(got), jax.tree.leaves(theirs(*args)), strict=True):
+        outs = mw.jit(ours)(*args)
+    for got, want in zip(mw.tree.leaves(outs), jax.tree.leaves(theirs(*args)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -384,7 +384,8 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels:
     kept = inner._lowering.compile_args.get("kept_var_idx")
     trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, inner._lowering.compile_args["global_out_avals"])
     functions = inner._lowering.compile_args.get("host_callbacks") or ()
-    program = read_program(inner.as_text(debug_info=True), "<text>", (*functions, *reversed(kernels)))  # kernels count from the end
+    numbered = *functions, *reversed(kernels)  # kernels count from the end
+    program = read_program(inner.as_text(debug_info=True), "<text>", numbered)
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
