@@ -440,6 +440,40 @@ def test_derivatives_of_derivatives_are_of_what_was_asked_and_not_of_what_is_kep
     _close(mw.jit(ours)(0.5), theirs(0.5))
 
 
+def _clipped():
+    """Rules that are not the derivative of what they are of, and whose values are differentiated as such."""
+
+    @jax.custom_vjp
+    def backward(x):
+        return jnp.sin(x)
+
+    @jax.custom_jvp
+    def forward(x):
+        return jnp.sin(x)
+
+    backward.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (3 * ct * jnp.cos(x) * x,))
+    forward.defjvp(lambda x, t: (jnp.sin(x[0]), 5 * t[0] * x[0]))
+    return lambda x: (backward(x) ** 2 * forward(1 + x)).sum()
+
+
+@pytest.mark.parametrize("outer, inner", [
+    ("grad", "grad"), ("jvp", "grad"), ("jacfwd", "grad"), ("grad", "value"), ("jvp", "value"), ("jvp", "twice"),
+])  # fmt: skip
+def test_second_derivatives_are_those_of_what_the_rules_evaluate(outer, inner):
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+
+    def second(m, f, x):
+        first = {
+            "grad": lambda x: (m.grad(f)(x) * x).sum(),
+            "value": lambda x: m.value_and_grad(f)(x)[0],
+            "twice": m.grad(lambda x: (m.grad(f)(x) ** 2).sum()),
+        }[inner]
+        return m.jvp(first, (x,), (x,))[1] if outer == "jvp" else getattr(m, outer)(first)(x)
+
+    ours = mw.from_jax(_clipped())
+    _close(mw.jit(lambda x: second(mw, ours, x))(x), second(jax, _clipped(), x))
+
+
 def test_modes_that_jax_does_not_have_are_refused(refuses):
     f, x = mw.from_jax(_with_rules()), mnp.ones(2)
     with refuses(errors.DifferentiationError, "from_jax", "forward-mode", "to a custom_vjp function", "vjp or jacrev"):

@@ -182,7 +182,7 @@ class ByRules:
 
         pulled = _with_derivative_of(pull_of, pull)
         return (
-            self.import_(_of_results_alone(linearized, self.function)),
+            self.import_(_of_results_alone(linearized)),
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
             _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
         )
@@ -197,8 +197,9 @@ def _is_inexact(x: Any) -> bool:
     return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.inexact))
 
 
-def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """``linearized`` with the derivative of ``function``, and zero derivatives of the residuals.
+def _of_results_alone(linearized: Callable[..., Any]) -> Callable[..., Any]:
+    """``linearized`` with zero derivatives of the residuals. That of the results is of what is evaluated to linearize
+    them: of a forward rule, where JAX's function has one.
 
     The residuals need none, as the derivative of the linear function is taken by the leaves
     (:func:`_with_derivative_of`). JAX may not have any: rules of solvers do not differentiate their factorization.
@@ -215,7 +216,7 @@ def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., li
     @partial(flat.defjvp, symbolic_zeros=True)
     def derivative(leaves: Any, tangents: Any) -> Any:
         _, kept = flat(*leaves)
-        outs, touts = _jvp(function, leaves, tangents)
+        outs, touts = _jvp(lambda *leaves: linearized(*leaves)[0], leaves, tangents)
         return (outs, kept), (touts, [_no_tangent(x) for x in kept])
 
     def unflattened(*leaves: Any) -> tuple[list[Any], Any]:
