@@ -474,6 +474,32 @@ def test_second_derivatives_are_those_of_what_the_rules_evaluate(outer, inner):
     _close(mw.jit(lambda x: second(mw, ours, x))(x), second(jax, _clipped(), x))
 
 
+def test_traces_are_kept_for_the_options_and_mesh_of_jax_under_which_they_were_made():
+    def draw(seed):
+        count = 1 if jax.sharding.get_abstract_mesh().empty else 2
+        return jax.random.uniform(jax.random.key(seed), (3,)) * count
+
+    ours, first = mw.from_jax(draw), np.asarray(draw(3))
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    np.testing.assert_array_equal(ours(3), first)
+    with jax.threefry_partitionable(False):
+        assert not np.array_equal(draw(3), first)
+        np.testing.assert_array_equal(ours(3), draw(3))
+    with jax.sharding.use_abstract_mesh(mesh):
+        np.testing.assert_array_equal(ours(3), 2 * first)
+    np.testing.assert_array_equal(ours(3), first)
+
+
+@pytest.mark.parametrize("library, other", [("JAX", "Meshwright"), ("Meshwright", "JAX")])
+def test_64_bit_types_in_one_library_alone(library, other, refuses):
+    on = {"JAX": jax.enable_x64, "Meshwright": mw.enable_x64}
+    f = mw.from_jax(lambda x: x * 2)
+    with on[library](True), refuses(errors.ShapeError, "f64[3]", f"enabled in {library} and not in {other}", "in both"):
+        f(np.ones(3))
+    with jax.enable_x64(True), mw.enable_x64(True):
+        assert f(np.ones(3)).dtype == np.float64
+
+
 def test_modes_that_jax_does_not_have_are_refused(refuses):
     f, x = mw.from_jax(_with_rules()), mnp.ones(2)
     with refuses(errors.DifferentiationError, "from_jax", "forward-mode", "to a custom_vjp function", "vjp or jacrev"):

@@ -22,8 +22,10 @@ from jax import export as jax_export
 
 from meshwright.api.load import ImportedProgram, load, read_program
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.config import config
 from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
+from meshwright.core.late import LateModule
+from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError, ShapeError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
 from meshwright.interop.jax.rules import has_batching_rules, has_rules, has_rules_that_close_over_values
@@ -247,7 +249,7 @@ class JaxProgram:
 
         def results(*leaves: Any) -> Any:
             args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-            return trees.results(self.program(*trees.arguments(args, kwargs)))
+            return trees.results(_called(self.program, trees.arguments(args, kwargs)))
 
         if self.by_rules is None or tree != trees.in_tree or not any(isinstance(x, Tracer) for x in leaves):
             return results(*leaves)
@@ -273,6 +275,17 @@ class JaxProgram:
         return f"JaxProgram({self.program!r})"
 
 
+def _called(program: ImportedProgram, args: Sequence[Any]) -> Any:
+    """``program(*args)``; an error says if their types differ because 64-bit types are enabled in one library alone."""
+    try:
+        return program(*args)
+    except ShapeError as error:
+        on, off = ("JAX", "Meshwright") if jax.config.read("jax_enable_x64") else ("Meshwright", "JAX")
+        if bool(jax.config.read("jax_enable_x64")) == config.enable_x64:
+            raise
+        raise ShapeError(f"{error}\n64-bit types are enabled in {on} and not in {off}: enable them in both") from None
+
+
 class JaxFunction:
     """A JAX function that is traced for the types of the arguments it is called with."""
 
@@ -295,7 +308,12 @@ class JaxFunction:
         args, kwargs = jax.tree_util.tree_map(known, ((*self._first, *args), kwargs))
         dynamic, static = self._told_apart(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        key = tree, tuple(map(_type, leaves)), static
+        key = (
+            tree,
+            tuple(map(_type, leaves)),
+            static,
+            _CONFIG.trace_context(),
+        )  # JAX's options and mesh shape its traces
         if key not in self._programs:
             outer, seen = self._lowered(args, kwargs)
             jaxpr = seen.jaxprs[-1] if seen.jaxprs else None
@@ -343,6 +361,9 @@ class JaxFunction:
 
     def __repr__(self) -> str:
         return f"JaxFunction({self.__name__!r})"
+
+
+_CONFIG: Any = LateModule("jax._src.config")
 
 
 def _alone(function: Callable[..., Any], types: Sequence[Any]) -> ClosedJaxpr:
