@@ -474,6 +474,18 @@ def test_second_derivatives_are_those_of_what_the_rules_evaluate(outer, inner):
     _close(mw.jit(lambda x: second(mw, ours, x))(x), second(jax, _clipped(), x))
 
 
+def test_functions_with_a_backward_rule_are_checkpointed_and_scanned():
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+
+    def summed(m, f):
+        step = m.checkpoint(lambda c: f(c) * c)
+        return lambda x: m.lax.scan(lambda c, _: (step(c), None), x, None, length=2)[0].sum()
+
+    ours, theirs = summed(mw, mw.from_jax(_clipped())), summed(jax, _clipped())
+    for transformed in (mw.grad(ours), mw.jit(mw.grad(ours))):
+        _close(transformed(x), jax.grad(theirs)(x))
+
+
 def test_traces_are_kept_for_the_options_and_mesh_of_jax_under_which_they_were_made():
     def draw(seed):
         count = 1 if jax.sharding.get_abstract_mesh().empty else 2
