@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 import jax.numpy as jnp  # noqa: E402
 
 import meshwright as mw  # noqa: E402
-from meshwright.errors import ImportProgramError, MeshError  # noqa: E402
+from meshwright.errors import ArgumentTypeError, ImportProgramError, MeshError  # noqa: E402
 
 P = jax.sharding.PartitionSpec
 SHAPE, AXES = (3, 2), ("data", "model")
@@ -160,3 +160,8 @@ def test_derivatives_of_shardings_in_types(transformed):
         outs = mw.jit(ours)(*args)
     for got, want in zip(mw.tree.leaves(outs), jax.tree.leaves(theirs(*args)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_jax_cannot_transform_what_is_ours(refuses):
+    with refuses(ArgumentTypeError, "a tracer of JAX's: float32[6,5]", "without from_jax", "to_jax"):
+        jax.jit(mw.from_jax(expected))(X, W)
