@@ -442,3 +442,14 @@ def test_a_program_for_several_devices_that_shards_nothing():
     header = "module @m attributes {mhlo.num_partitions = 6 : i32} {\n"
     part = mw.load(f"{header}{main('  return %x : tensor<f32>')}\n}}").partition()
     assert part.mesh.size == 6
+
+
+def test_calls_of_exports_for_any_sizes_are_read_at_those_of_the_program():
+    """JAX leaves their sizes to XLA, which refines the text before it compiles it."""
+    sizes = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 6", constraints=["n >= 2"]), "float32")
+    exported = jax.export.export(jax.jit(lambda x: jax.numpy.cumsum(x, 0) / x.shape[0]))(sizes)
+    lowered = jax.jit(lambda x: jax.numpy.sin(exported.call(2 * x)[1:])).lower(X)
+    want = np.sin(np.cumsum(2 * X, 0) / 4)[1:]
+    for program in (mw.load(lowered.as_text()), mw.load(lowered.as_text(debug_info=True)), mw.from_jax(lowered)):
+        np.testing.assert_allclose(program(X), want, rtol=1e-6)
+        assert program.jaxpr.out_avals[0].shape == (3, 6)

@@ -440,6 +440,78 @@ def test_derivatives_of_derivatives_are_of_what_was_asked_and_not_of_what_is_kep
     _close(mw.jit(ours)(0.5), theirs(0.5))
 
 
+def _clipped():
+    """Rules that are not the derivative of what they are of, and whose values are differentiated as such."""
+
+    @jax.custom_vjp
+    def backward(x):
+        return jnp.sin(x)
+
+    @jax.custom_jvp
+    def forward(x):
+        return jnp.sin(x)
+
+    backward.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (3 * ct * jnp.cos(x) * x,))
+    forward.defjvp(lambda x, t: (jnp.sin(x[0]), 5 * t[0] * x[0]))
+    return lambda x: (backward(x) ** 2 * forward(1 + x)).sum()
+
+
+@pytest.mark.parametrize("outer, inner", [
+    ("grad", "grad"), ("jvp", "grad"), ("jacfwd", "grad"), ("grad", "value"), ("jvp", "value"), ("jvp", "twice"),
+])  # fmt: skip
+def test_second_derivatives_are_those_of_what_the_rules_evaluate(outer, inner):
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+
+    def second(m, f, x):
+        first = {
+            "grad": lambda x: (m.grad(f)(x) * x).sum(),
+            "value": lambda x: m.value_and_grad(f)(x)[0],
+            "twice": m.grad(lambda x: (m.grad(f)(x) ** 2).sum()),
+        }[inner]
+        return m.jvp(first, (x,), (x,))[1] if outer == "jvp" else getattr(m, outer)(first)(x)
+
+    ours = mw.from_jax(_clipped())
+    _close(mw.jit(lambda x: second(mw, ours, x))(x), second(jax, _clipped(), x))
+
+
+def test_functions_with_a_backward_rule_are_checkpointed_and_scanned():
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+
+    def summed(m, f):
+        step = m.checkpoint(lambda c: f(c) * c)
+        return lambda x: m.lax.scan(lambda c, _: (step(c), None), x, None, length=2)[0].sum()
+
+    ours, theirs = summed(mw, mw.from_jax(_clipped())), summed(jax, _clipped())
+    for transformed in (mw.grad(ours), mw.jit(mw.grad(ours))):
+        _close(transformed(x), jax.grad(theirs)(x))
+
+
+def test_traces_are_kept_for_the_options_and_mesh_of_jax_under_which_they_were_made():
+    def draw(seed):
+        count = 1 if jax.sharding.get_abstract_mesh().empty else 2
+        return jax.random.uniform(jax.random.key(seed), (3,)) * count
+
+    ours, first = mw.from_jax(draw), np.asarray(draw(3))
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    np.testing.assert_array_equal(ours(3), first)
+    with jax.threefry_partitionable(False):
+        assert not np.array_equal(draw(3), first)
+        np.testing.assert_array_equal(ours(3), draw(3))
+    with jax.sharding.use_abstract_mesh(mesh):
+        np.testing.assert_array_equal(ours(3), 2 * first)
+    np.testing.assert_array_equal(ours(3), first)
+
+
+@pytest.mark.parametrize("library, other", [("JAX", "Meshwright"), ("Meshwright", "JAX")])
+def test_64_bit_types_in_one_library_alone(library, other, refuses):
+    on = {"JAX": jax.enable_x64, "Meshwright": mw.enable_x64}
+    f = mw.from_jax(lambda x: x * 2)
+    with on[library](True), refuses(errors.ShapeError, "f64[3]", f"enabled in {library} and not in {other}", "in both"):
+        f(np.ones(3))
+    with jax.enable_x64(True), mw.enable_x64(True):
+        assert f(np.ones(3)).dtype == np.float64
+
+
 def test_modes_that_jax_does_not_have_are_refused(refuses):
     f, x = mw.from_jax(_with_rules()), mnp.ones(2)
     with refuses(errors.DifferentiationError, "from_jax", "forward-mode", "to a custom_vjp function", "vjp or jacrev"):

@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 import jax.numpy as jnp  # noqa: E402
 
 import meshwright as mw  # noqa: E402
-from meshwright.errors import ImportProgramError, MeshError  # noqa: E402
+from meshwright.errors import ArgumentTypeError, ImportProgramError, MeshError  # noqa: E402
 
 P = jax.sharding.PartitionSpec
 SHAPE, AXES = (3, 2), ("data", "model")
@@ -136,3 +136,32 @@ def test_a_mesh_with_a_part_of_an_axis_is_refused():
     x = RNG.normal(size=(4, 4)).astype("f4")
     with pytest.raises(ImportProgramError, match=r"along a part of an axis only \(d:\(1\)2\); use a mesh"):
         mw.jit(mw.from_jax(f)).lower(x).partition(mw.AbstractMesh((4,), ("d",)))
+
+
+def typed_layer(x, w):
+    """Over explicit axes, so that what is kept for the derivative is split by its type."""
+    x, w = jax.sharding.reshard(x, P("data")), jax.sharding.reshard(w, P(None, "model"))
+    return jnp.tanh(jax.sharding.reshard(jax.nn.relu(x @ w), P("data")))
+
+
+@pytest.mark.parametrize("transformed", ["grad", "hessian", "vmap"])
+def test_derivatives_of_shardings_in_types(transformed):
+    explicit = (jax.sharding.AxisType.Explicit,) * 2
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh(SHAPE, AXES, axis_types=explicit)):
+        ours, theirs = (
+            {
+                "grad": lambda m, f: m.grad(loss(f), argnums=(0, 1)),
+                "hessian": lambda m, f: m.grad(lambda w: (m.grad(loss(f))(X, w) ** 2).sum()),
+                "vmap": lambda m, f: m.vmap(m.grad(lambda w: loss(f)(X, w))),
+            }[transformed](m, f)
+            for m, f in ((mw, mw.from_jax(typed_layer)), (jax, lambda x, w: jnp.tanh(jax.nn.relu(x @ w))))
+        )
+        args = {"grad": (X, W), "hessian": (W,), "vmap": (np.stack([W, W + 1]),)}[transformed]
+        outs = mw.jit(ours)(*args)
+    for got, want in zip(mw.tree.leaves(outs), jax.tree.leaves(theirs(*args)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_jax_cannot_transform_what_is_ours(refuses):
+    with refuses(ArgumentTypeError, "a tracer of JAX's: float32[6,5]", "without from_jax", "to_jax"):
+        jax.jit(mw.from_jax(expected))(X, W)

@@ -1,4 +1,5 @@
-"""Functions of ours with shardings and manual regions, on several devices of JAX's, in a process of their own."""
+"""Functions of ours with shardings and manual regions, on several devices of JAX's, and functions of JAX's there that
+their users partition, in a process of their own."""
 
 import os
 import subprocess
@@ -11,6 +12,7 @@ pytest.importorskip("jax", reason="JAX is not installed")
 PROGRAM = """
 import jax
 import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding as JaxSharding, PartitionSpec
 
 import meshwright as mw
@@ -95,6 +97,13 @@ except ValueError as error:
     assert "region was exported for 8 devices" in str(error), error
 else:
     raise AssertionError("a manual region on one device")
+
+product = custom_partitioning(lambda x, w: jax.numpy.sin(x) @ w)
+product.def_partition(partition=lambda *_: 1 / 0, sharding_rule="i k, k j -> i j")  # JAX is not to partition it
+split = JaxSharding(theirs, PartitionSpec("x")), JaxSharding(theirs, PartitionSpec(None, "y"))
+part = mw.from_jax(jax.jit(lambda x, w: 2 * product(x, w), in_shardings=split), X, W).partition()
+np.testing.assert_allclose(part(X, W), 2 * np.sin(X) @ W, rtol=1e-5)
+assert part.work.redundancy < 2.5 and not part.collectives, part.explain()
 """
 
 

@@ -239,6 +239,8 @@ class Op:
     plain_call: ClassVar[bool] = False
     #: the call is not inlined before partitioning; :mod:`meshwright.spmd.custom` partitions it
     kept_whole: ClassVar[bool] = False
+    #: whether ``body()`` is traced only when somebody needs it, and may raise
+    body_is_late: ClassVar[bool] = False
     #: the program says what each device computes: a manual region, or a function that its user partitions
     is_manual: ClassVar[bool] = False
     #: results are operands in another shape or order; compilers read the operands instead of storing the results

@@ -108,7 +108,8 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
       NestingError: this would produce too many equations.
     """
     inner = jaxpr.jaxpr
-    if not any(e.op.holds_jaxprs and (e.op.body() is not None or e.op.regions()) for e in inner.eqns):
+    holders = [e.op for e in inner.eqns if e.op.holds_jaxprs]
+    if not any((chosen(op) and op.body() is not None) or op.regions() for op in holders):
         return jaxpr
     require_room(inner)
     inliner = _Inliner(chosen)
@@ -137,12 +138,12 @@ def require_room(jaxpr: Jaxpr) -> None:
 
 @once_for_each
 def inlined_size(jaxpr: Jaxpr) -> int:
-    """The number of equations with all calls inlined."""
+    """The number of equations with all calls inlined, as far as their bodies are traced."""
     return sum(_size_of_call(e.op) if e.op.holds_jaxprs else 1 for e in jaxpr.eqns)
 
 
 def _size_of_call(op: Op) -> int:
-    body = op.body()
+    body = None if op.body_is_late else op.body()
     return 1 + sum(inlined_size(r.jaxpr) for r in op.regions()) if body is None else inlined_size(body.jaxpr)
 
 

@@ -121,6 +121,8 @@ def _bytecode(source: str | bytes, places: Mapping[str, Sequence[tuple[int, ...]
     """
     context = _context()
     module = ir.Module.parse(source, context)
+    if _calls_for_sizes(module):
+        module = ir.Module.parse(_refined(module), context)
     for side, found in (places or {}).items():
         if any(len(place) > 1 for place in found):
             entries = [ir.DenseI64ArrayAttr.get(place, context) for place in found]
@@ -130,6 +132,28 @@ def _bytecode(source: str | bytes, places: Mapping[str, Sequence[tuple[int, ...]
     if b"xla.sdy." in out.getvalue():
         _parse_shardy(module, context)
     return out.getvalue()
+
+
+def _calls_for_sizes(module: ir.Module) -> bool:
+    """Whether the entry function's sizes are known, and other functions are written for any sizes."""
+    functions = [f.operation for f in module.body.operations if f.operation.name == "func.func"]
+    kinds = {f.attributes["sym_name"].value: _is_sized(f) for f in functions}
+    return kinds.get("main", False) and not all(kinds.values())
+
+
+def _is_sized(function: ir.Operation) -> bool:
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    return all(t.has_static_shape for t in type_.inputs if isinstance(t, ir.ShapedType))
+
+
+def _refined(module: ir.Module) -> bytes:
+    """The module with the sizes of the entry function in all others, which JAX leaves to XLA in calls of exports."""
+    out = io.BytesIO()
+    module.operation.write_bytecode(file=out)
+    refined: bytes = _jax.mlir.refine_polymorphic_shapes(
+        out.getvalue(), enable_shape_assertions=True, validate_static_shapes=False, enable_shardy=True
+    )
+    return refined
 
 
 def _parse_shardy(module: ir.Module, context: ir.Context) -> None:

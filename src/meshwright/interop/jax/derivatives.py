@@ -139,10 +139,19 @@ class ByRules:
         ``push(leaves, *tangents)``, and the pullback ``pull(leaves, cotangents, linear)``.
         """
         types: list[Any] = []
+        cotangent_types: list[Any] = []
+        residual_types: list[Any] = []
 
         def linearized(*leaves: Any) -> tuple[list[Any], Any]:
             given = [leaves[i] for i in moving]
             types[:] = map(jax.typeof, given)
+            outs, linear = linearization(leaves, given)
+            inexact = (jax.typeof(y) for y in outs if _is_inexact(y))
+            cotangent_types[:] = [t.to_ct_aval() for t in inexact]
+            residual_types[:] = map(jax.typeof, jax.tree_util.tree_leaves(linear))
+            return outs, linear
+
+        def linearization(leaves: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], Any]:
             of_moving = partial(_of_moving, self.function, moving, leaves)
             try:
                 moved, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
@@ -161,22 +170,36 @@ class ByRules:
             return jax.linear_transpose(linear, *types)(cotangents)
 
         def pull(linear: Any, cotangents: Any) -> Any:
+            kept, tree = jax.tree_util.tree_flatten(linear)
+            linear = jax.tree_util.tree_unflatten(tree, map(_typed_alike, kept, residual_types))
+            cotangents = list(map(_typed_alike, cotangents, cotangent_types))
             return linear(cotangents) if self.closes else transposed(linear, cotangents)
 
         def pull_of(leaves: Any, cotangents: Any) -> Any:
             of_moving = partial(_of_moving, self.function, moving, leaves)
-            return jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1](cotangents)
+            pullback = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1]
+            return pullback(list(map(_typed_alike, cotangents, cotangent_types)))
 
         pulled = _with_derivative_of(pull_of, pull)
         return (
-            self.import_(_of_results_alone(linearized, self.function)),
+            self.import_(_of_results_alone(linearized)),
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
             _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
         )
 
 
-def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """``linearized`` with the derivative of ``function``, and zero derivatives of the residuals.
+def _typed_alike(x: Any, like: Any) -> Any:
+    """``x`` with the sharding that the type ``like`` states along explicit axes, which programs do not pass on."""
+    return x if jax.typeof(x).sharding == like.sharding else jax.sharding.reshard(x, like.sharding)
+
+
+def _is_inexact(x: Any) -> bool:
+    return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.inexact))
+
+
+def _of_results_alone(linearized: Callable[..., Any]) -> Callable[..., Any]:
+    """``linearized`` with zero derivatives of the residuals. That of the results is of what is evaluated to linearize
+    them: of a forward rule, where JAX's function has one.
 
     The residuals need none, as the derivative of the linear function is taken by the leaves
     (:func:`_with_derivative_of`). JAX may not have any: rules of solvers do not differentiate their factorization.
@@ -193,7 +216,7 @@ def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., li
     @partial(flat.defjvp, symbolic_zeros=True)
     def derivative(leaves: Any, tangents: Any) -> Any:
         _, kept = flat(*leaves)
-        outs, touts = _jvp(function, leaves, tangents)
+        outs, touts = _jvp(lambda *leaves: linearized(*leaves)[0], leaves, tangents)
         return (outs, kept), (touts, [_no_tangent(x) for x in kept])
 
     def unflattened(*leaves: Any) -> tuple[list[Any], Any]:
@@ -239,8 +262,7 @@ class _Evaluated:
 
 
 def _no_tangent(x: Any) -> Any:
-    aval = jax.typeof(x).to_tangent_aval()
-    return np.zeros(aval.shape, aval.dtype) if aval.dtype == dtypes.float0 else jax.numpy.zeros(aval.shape, aval.dtype)
+    return jax.custom_derivatives.SymbolicZero(jax.typeof(x).to_tangent_aval())
 
 
 def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,7 +290,7 @@ def _of_moving(
     for i, x in zip(moving, values):
         full[i] = x
     outs = function(*full)
-    return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
+    return [y for y in outs if _is_inexact(y)], outs
 
 
 def _in_our_words(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.extend
 
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
@@ -34,7 +35,8 @@ class Seen:
 
 def _kept(seen: Seen, alone: Lower) -> Any:
     """Lowering rules for what JAX keeps on accelerators alone: products with groups, of which it multiplies all rows
-    with all groups on CPUs, and Pallas' kernels."""
+    with all groups on CPUs, and Pallas' kernels; and for functions that a Python function would partition, which are
+    written out, as on one device, so that they can be partitioned here."""
 
     def grouped(context: Any, *operands: Any, **params: Any) -> Any:
         return _LAX._ragged_dot_general_lower(context, *operands, **params)
@@ -43,7 +45,14 @@ def _kept(seen: Seen, alone: Lower) -> Any:
     pallas = sys.modules.get("jax._src.pallas.pallas_call")  # whose import takes a second
     if pallas is not None:
         rules.append((pallas.pallas_call_p, partial(lower_kernel, seen.warnings, seen.kernels, alone)))
+    by_users = sys.modules.get("jax._src.custom_partitioning")
+    if by_users is not None:
+        rules.append((by_users.custom_partitioning_p, _written_out))
     return _MLIR.LoweringParameters(override_lowering_rules=tuple(rules))
+
+
+def _written_out(context: Any, *operands: Any, call: Any, **params: Any) -> Any:
+    return _MLIR.lower_fun(jax.extend.core.jaxpr_as_fun(call), multiple_results=True)(context, *operands)
 
 
 #: held while ``jax.stages.Traced.lower`` is replaced

@@ -22,9 +22,10 @@ from jax import export as jax_export
 
 from meshwright.api.load import ImportedProgram, load, read_program
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
-from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError, ShapeError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
 from meshwright.interop.jax.rules import has_batching_rules, has_rules, has_rules_that_close_over_values
@@ -248,7 +249,7 @@ class JaxProgram:
 
         def results(*leaves: Any) -> Any:
             args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-            return trees.results(self.program(*trees.arguments(args, kwargs)))
+            return trees.results(_called(self.program, trees.arguments(args, kwargs)))
 
         if self.by_rules is None or tree != trees.in_tree or not any(isinstance(x, Tracer) for x in leaves):
             return results(*leaves)
@@ -274,6 +275,17 @@ class JaxProgram:
         return f"JaxProgram({self.program!r})"
 
 
+def _called(program: ImportedProgram, args: Sequence[Any]) -> Any:
+    """``program(*args)``; an error says if their types differ because 64-bit types are enabled in one library alone."""
+    try:
+        return program(*args)
+    except ShapeError as error:
+        on, off = ("JAX", "Meshwright") if jax.config.read("jax_enable_x64") else ("Meshwright", "JAX")
+        if bool(jax.config.read("jax_enable_x64")) == config.enable_x64:
+            raise
+        raise ShapeError(f"{error}\n64-bit types are enabled in {on} and not in {off}: enable them in both") from None
+
+
 class JaxFunction:
     """A JAX function that is traced for the types of the arguments it is called with."""
 
@@ -296,7 +308,12 @@ class JaxFunction:
         args, kwargs = jax.tree_util.tree_map(known, ((*self._first, *args), kwargs))
         dynamic, static = self._told_apart(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        key = tree, tuple(map(_type, leaves)), static
+        key = (
+            tree,
+            tuple(map(_type, leaves)),
+            static,
+            _CONFIG.trace_context(),
+        )  # JAX's options and mesh shape its traces
         if key not in self._programs:
             outer, seen = self._lowered(args, kwargs)
             jaxpr = seen.jaxprs[-1] if seen.jaxprs else None
@@ -346,6 +363,9 @@ class JaxFunction:
         return f"JaxFunction({self.__name__!r})"
 
 
+_CONFIG: Any = LateModule("jax._src.config")
+
+
 def _alone(function: Callable[..., Any], types: Sequence[Any]) -> ClosedJaxpr:
     """A JAX function for one device."""
     return JaxFunction(function).lower(*types).program.program.jaxpr
@@ -385,26 +405,13 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels:
     kept = inner._lowering.compile_args.get("kept_var_idx")
     trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, inner._lowering.compile_args["global_out_avals"])
     functions = inner._lowering.compile_args.get("host_callbacks") or ()
-    shapes_poly = inner._lowering.compile_args.get("shape_poly_state")
-    symbolic = shapes_poly is not None and shapes_poly.uses_dim_vars
-    module = _refined(inner) if symbolic else inner.as_text(debug_info=True)
-    program = read_program(module, "<text>", (*functions, *reversed(kernels)))  # kernels count from the end
+    numbered = *functions, *reversed(kernels)  # kernels count from the end
+    program = read_program(inner.as_text(debug_info=True), "<text>", numbered)
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
     program.donates = True
     return JaxProgram(program, trees, lowered)
-
-
-def _refined(lowered: Any) -> str:
-    """The module of a ``Lowered`` that calls exported programs with symbolic sizes, specialized to the actual sizes."""
-    text: str = _MLIR.refine_polymorphic_shapes(lowered.compiler_ir("stablehlo")).operation.get_asm(
-        enable_debug_info=True
-    )
-    return text
-
-
-_MLIR: Any = LateModule("jax._src.interpreters.mlir")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:

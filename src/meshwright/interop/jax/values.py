@@ -10,7 +10,7 @@ import numpy as np
 from meshwright import random
 from meshwright.core import key_types, pytree
 from meshwright.core.late import LateModule
-from meshwright.errors import ShardingError
+from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.numpy.creation import asarray
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import device_count, make_mesh
@@ -57,7 +57,16 @@ def is_key(x: Any) -> bool:
 
 
 def from_array(x: Any) -> Any:
-    """Convert one of JAX's arrays; memory is shared if it is on one device of the host. Typed keys stay typed keys."""
+    """Convert one of JAX's arrays; memory is shared if it is on one device of the host. Typed keys stay typed keys.
+
+    Raises:
+      ArgumentTypeError: it is a tracer, which has no elements yet.
+    """
+    if isinstance(x, jax.core.Tracer):
+        raise ArgumentTypeError(
+            f"expected an array, got a tracer of JAX's: {x.aval.str_short()}. Functions that JAX transforms (jax.jit, "
+            "grad, vmap) call JAX's functions as they are, without from_jax, and ours by to_jax"
+        )
     if is_key(x):
         return random.wrap_key_data(from_array(jax.random.key_data(x)), impl=str(jax.random.key_impl(x)))
     if len(x.sharding.device_set) > 1 or x.dtype.name in WITHOUT_DLPACK:

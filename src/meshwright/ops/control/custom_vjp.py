@@ -111,6 +111,7 @@ class CustomLin(CallOp):
     in_avals: tuple[ShapedArray, ...] = ()
     name: ClassVar[str] = "custom_lin"
     hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals", "symbolic_zeros", "push", "in_avals")
+    body_is_late: ClassVar[bool] = True
 
     def body(self) -> ClosedJaxpr | None:
         return None if self.push is None else self._pushed.jaxpr
