@@ -51,8 +51,8 @@ def _as_tensor(x: Any) -> torch.Tensor:
 
 
 def _checked(x: torch.Tensor, more: Any, size: int, length: int) -> Any:
-    """``x``, and ``more`` where that is negative, as a number of which torch knows that it is a position: ``size`` where it
-    is none."""
+    """``x``, and ``more`` where that is negative, as a number of which torch knows that it is a position; where it is
+    none, ``size``."""
     at = torch.where(x < 0, x + more, x)
     at = torch.where(at < 0, size, at).item()
     torch._check(at >= 0)
