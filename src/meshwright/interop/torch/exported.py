@@ -47,6 +47,7 @@ from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import values_not_asked_for
+from meshwright.interop.torch.writing import NAMESPACE
 
 #: held while a module is exported: torch's functions are others then, those of all threads
 EXPORTING = threading.RLock()
@@ -247,6 +248,8 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
         + "Collectives between torch's processes are no part of a program here: leave them out, and say by shardings "
         "(tp_shardings, fully_sharded) what devices share.\n"
         * collective
+        + "What they write to is returned by their rules, after the results.\n"
+        * any(getattr(n.target, "namespace", "") == NAMESPACE for n in unknown)
         + "Say what they compute with @meshwright.interop.torch.register"
         f"({registry.name_of(unknown[0].target)!r})"
     )
