@@ -26,6 +26,11 @@ def _where(indices: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
+def _with_truths(indices: Sequence[Any]) -> list[Any]:
+    """Torch's list with truth values for bytes, which are masks."""
+    return [i != 0 if i is not None and i.dtype == np.uint8 else i for i in indices]
+
+
 def _mask(indices: Sequence[Any]) -> Any:
     masks = [i for i in indices if i is not None and i.dtype == bool]
     return masks[0] if masks else None
@@ -40,7 +45,7 @@ def unsafe_index(self: Any, indices: Sequence[Any]) -> Any:
 @register("aten.index")
 def index(self: Any, indices: Sequence[Any]) -> Any:
     """Positions outside, for which torch raises, no program can refuse: they give NaN, which is seen."""
-    if _mask(indices) is not None:
+    if _mask(_with_truths(indices)) is not None:
         raise RuleError(
             "x[mask] has as many elements as the mask has true ones, which no program of fixed shapes can say; use "
             "torch.where, or multiply by the mask"
@@ -50,7 +55,7 @@ def index(self: Any, indices: Sequence[Any]) -> Any:
 
 @register("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    values = cast(values, self.dtype)
+    values, indices = cast(values, self.dtype), _with_truths(indices)
     mask = _mask(indices)
     if mask is None:
         where = self.at[_where(indices)]
