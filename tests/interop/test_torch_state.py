@@ -1,6 +1,7 @@
 """Forwards of PyTorch modules that read or write state: buffers in Python, parameters, data, attributes."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -330,3 +331,19 @@ def test_buffers_that_grow_are_refused(refuses):
 
     with refuses(errors.ImportProgramError, "the buffer rows", "shape (1, 3)", "shape (5, 3)"):
         mw.from_torch(Growing(), (torch.ones(4, 3),))
+
+
+def test_functions_that_kept_tensors_without_values_are_told_of(refuses):
+    @functools.cache
+    def table(n):
+        return torch.arange(float(n))
+
+    class Module(nn.Module):
+        def forward(self, x):
+            return x + table(x.shape[-1])
+
+    mw.from_torch(Module(), (torch.ones(3),))
+    with refuses(errors.ImportProgramError, "functools.lru_cache", "cache_clear()"):
+        mw.from_torch(Module(), (torch.ones(3),))
+    table.cache_clear()
+    mw.from_torch(Module(), (torch.ones(3),))
