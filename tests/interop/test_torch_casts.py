@@ -98,3 +98,52 @@ def test_values_and_gradients_have_torchs_types(name):
         if parameter.grad is not None:
             scale = tolerance * float(parameter.grad.abs().max())
             np.testing.assert_allclose(grads[key], parameter.grad, rtol=tolerance, atol=scale)
+
+
+_STATE = torch.linspace(-1, 1, 18).reshape(1, 3, 6)
+LAYERS = {
+    "gru": (lambda: nn.GRU(4, 6, 2, bidirectional=True), ()),
+    "gru of a state of 16 bits": (lambda: nn.GRU(4, 6, batch_first=True), (_STATE.bfloat16(),)),
+    "tanh": (lambda: nn.RNN(4, 6, 2, bias=False), ()),
+    "relu": (lambda: nn.RNN(4, 6, nonlinearity="relu"), (_STATE,)),
+}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer, packs):
+        super().__init__()
+        self.layer, self.packs = layer, packs
+
+    def forward(self, x, *state):
+        x = nn.utils.rnn.pack_padded_sequence(x, [x.shape[0], 4, 2]) if self.packs else x
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y, last = self.layer(x, *state)
+        return (y.data if self.packs else y), last
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layers_that_are_cast_are_one_op(name, packs):
+    torch.manual_seed(0)
+    make, state = LAYERS[name]
+    layer = make()
+    if packs and layer.batch_first:
+        layer.batch_first = False
+    batch = (3, 60, 4) if layer.batch_first else (60, 3, 4)
+    module, x = Recurrent(layer, packs), torch.randn(batch)
+    model = mw.from_torch(module, (x, *state))
+    assert len(model.program.graph.nodes) < 60  # which is the number of steps
+    given = [mw.interop.torch.from_tensors(s) for s in (x, *state)]
+    y = x.clone().requires_grad_()
+    want = module(y, *state)
+    for got, expected in zip(model(model.params, *given), want, strict=True):
+        assert str(got.dtype) == str(expected.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(np.asarray(got, "f"), expected.detach().float(), atol=0.02)
+    want[0].float().square().sum().backward()
+
+    def loss(p, x):
+        return (model(p, x, *given[1:])[0].astype("float32") ** 2).sum()
+
+    of_params, of_x = mw.jit(mw.grad(loss, (0, 1)))(model.params, given[0])
+    for got, expected in [(of_x, y.grad), *((of_params[n], p.grad) for n, p in module.named_parameters())]:
+        np.testing.assert_allclose(got, expected, atol=0.05 * float(expected.abs().max()))

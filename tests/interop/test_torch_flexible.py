@@ -8,6 +8,7 @@ nn, F = torch.nn, torch.nn.functional
 
 import meshwright as mw  # noqa: E402
 import meshwright.numpy as mnp  # noqa: E402
+from meshwright import errors  # noqa: E402
 
 flexible = pytest.importorskip("torch.nn.attention.flex_attention")
 N = 16
@@ -78,3 +79,14 @@ def test_what_is_compiled_within_a_module():
     y, total = model(model.params, q.numpy())
     np.testing.assert_allclose(y, F.scaled_dot_product_attention(q, q * 2, q.sin()), atol=1e-5)
     np.testing.assert_allclose(total, (q @ (q * 2).mT * 0.5).logsumexp(-1), atol=1e-5)
+
+
+def test_masks_of_blocks_are_no_arguments(refuses):
+    mask = flexible.create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8, device="cpu", BLOCK_SIZE=8)
+
+    class Module(nn.Module):
+        def forward(self, x, mask):
+            return flexible.flex_attention(x, x, x, block_mask=mask)
+
+    with refuses(errors.ImportProgramError, "BlockMask", "make it in the forward"):
+        mw.from_torch(Module(), (torch.ones(1, 1, 8, 4), mask))

@@ -69,9 +69,19 @@ def counted(self, x, i):
     return y[:, n : n + 2] + x[:, :2] * self.w[0, n]
 
 
+def in_slices(self, x, i):
+    y, n = x.clone(), i.item()
+    y[:, i : i + 2] = self.w[:3, 1:3]
+    y[i] += self.w[i]
+    y[1:, i * 2 : (i + 1) * 2] *= self.w[0, i : i + 2]
+    return y, y[:, n - 1 : n + 3], self.w[None, i, i : i + 3], self.w[i, 4 - i : 6 - i, None], y[..., i - 5 : i - 3]
+
+
 @pytest.mark.parametrize("i", [1, 2])
 @pytest.mark.parametrize(
-    "function", [read, read_as_views, written, written_beside_others, queued, counted], ids=lambda f: f.__name__
+    "function",
+    [read, read_as_views, written, written_beside_others, queued, counted, in_slices],
+    ids=lambda f: f.__name__,
 )
 def test_positions_are_arguments(function, i):
     module = Of(function)
@@ -137,3 +147,62 @@ def test_a_cache_at_a_position_split_over_devices():
 def test_lengths_that_a_position_decides_are_refused(refuses):
     with refuses(errors.ImportProgramError, "aten.slice.Tensor"):
         mw.from_torch(Of(lambda self, x, i: x[:, : i.item()]), (X, torch.tensor(1)))
+
+
+def test_what_a_slice_does_not_have_is_not_a_number():
+    """Torch's has fewer elements there, or none, and assigns to as many."""
+
+    def function(self, x, i):
+        y = x.clone()
+        y[:, i : i + 4] = 0.0
+        return x[:, i : i + 4], x.narrow(1, i, 4), y
+
+    model = mw.from_torch(Of(function), (X, torch.tensor(1)))
+    for i in (2, -6, -5):
+        np.testing.assert_array_equal(model(model.params, X.numpy(), np.int32(i))[0], X[:, i:][:, :4])
+    for i in (3, 9, -4, -1, -7, -12):
+        parts = model(model.params, X.numpy(), np.int32(i))
+        assert np.isnan(parts[0]).all() and np.isnan(parts[2]).all()
+        assert np.isnan(parts[1]).all() == (i not in (-4,))
+
+
+def test_lengths_are_of_what_positions_are_when_they_are_read(refuses):
+    def function(self, x, i):
+        pair = i + torch.tensor([0, 1])
+        start, stop = pair[0], pair[0] + 2
+        pair.add_(1)
+        return x[:, start:stop]
+
+    with refuses(errors.ImportProgramError, "aten.slice.Tensor"):
+        mw.from_torch(Of(function), (X, torch.tensor(1)))
+
+
+BYTES = {
+    "read": lambda self, x, m: x[m].sum(0) * x[:, m[[0, 1, 2, 0, 1, 2]]].sum(),
+    "scalar": lambda self, x, m: x[m[1]].sum(0) + x[:, m[0]].sum(1).sum(0),
+    "written": lambda self, x, m: x.clone().index_put_((m,), x[:1] * 2),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_truth_values_and_no_positions(name):
+    masks = [torch.tensor(m, dtype=torch.uint8) for m in ([1, 0, 1], [0, 1, 1])]
+    module = Of(BYTES[name])
+    model = mw.from_torch(module, (X, masks[0]))
+    for mask in masks:
+        got = model(model.params, X.numpy(), mask.numpy())
+        np.testing.assert_allclose(got, module(X, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_positions_outside_are_not_a_number():
+    """Torch raises."""
+    index = torch.tensor([[0, 2], [1, -3]])
+    module = Of(lambda self, x, i: (x[i], x[:, i], self.rows.long()[i], x[i] > 9))
+    model = mw.from_torch(module, (X, index))
+    for got, want in zip(model(model.params, X.numpy(), index.numpy()), module(X, index)):
+        np.testing.assert_array_equal(got, want)
+    for outside in (3, -4):
+        got = model(model.params, X.numpy(), np.array([[0, outside], [1, 2]], np.int32))[0]
+        assert np.isnan(got[0, 1]).all() and not np.isnan(np.delete(got.reshape(4, 6), 1, 0)).any()
+    slope = mw.grad(lambda x: mw.numpy.nansum(model(model.params, x, np.array([[0, 2], [1, 3]], np.int32))[0]))
+    np.testing.assert_array_equal(slope(X.numpy()), np.ones((3, 6)))

@@ -1,6 +1,7 @@
 """Forwards of PyTorch modules that read or write state: buffers in Python, parameters, data, attributes."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -258,3 +259,91 @@ def test_buffers_of_several_names_are_one(refuses):
         np.testing.assert_allclose(value, module.state_dict()[name], rtol=1e-5, atol=1e-6)
     with refuses(errors.ImportProgramError, "sums, same", "share"):
         mw.from_torch(Shared(lambda sums: sums[:1]), (x,))
+
+
+class Assigning(nn.Module):
+    """Buffers that are assigned to, after one that is None."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("nothing", None)
+        self.register_buffer("p", torch.arange(3.0))
+        self.register_buffer("q", torch.ones(3))
+
+    def forward(self, x):
+        old = self.p
+        self.p, self.q = self.q * x.mean(0), self.p
+        return old, old[1:], x + self.p
+
+
+class Holding(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("make", [Assigning, lambda: Holding(Assigning())], ids=["outermost", "inner"])
+def test_buffers_that_are_assigned_to_are_written(make):
+    module, x = make(), torch.linspace(-1, 2, 12).reshape(4, 3)
+    model = mw.from_torch(module, (x,))
+    outs, buffers = model.apply(model.params, model.buffers, x.numpy())
+    assert not any(isinstance(b, torch._subclasses.FakeTensor) for b in module.buffers())
+    for got, want in zip(outs, module(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert buffers.keys() == dict(module.named_buffers()).keys()
+    for name, want in module.named_buffers():
+        np.testing.assert_allclose(buffers[name], want, rtol=1e-6)
+
+
+class Keeping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bias", None, persistent=False)
+
+    def forward(self, x):
+        if self.bias is None:
+            self.register_buffer("bias", torch.arange(3.0), persistent=False)
+        return x + self.bias, x
+
+
+@pytest.mark.parametrize("make", [Keeping, lambda: Holding(Keeping())], ids=["outermost", "inner"])
+def test_buffers_that_a_forward_registers_are_not_left_without_values(make):
+    module, x = make(), torch.linspace(-1, 2, 12).reshape(4, 3)
+    with pytest.warns(errors.MutationWarning, match=r"assigns tensors to self\.(inner\.)?bias;"):
+        model = mw.from_torch(module, (x,))
+    for got, want in zip(model(model.params, x.numpy()), module(x), strict=True):
+        assert type(want) is torch.Tensor
+        np.testing.assert_array_equal(got, want)
+
+
+def test_buffers_that_grow_are_refused(refuses):
+    class Growing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", torch.zeros(1, 3))
+
+        def forward(self, x):
+            self.rows = torch.cat([self.rows, x])
+            return self.rows.sum(0)
+
+    with refuses(errors.ImportProgramError, "the buffer rows", "shape (1, 3)", "shape (5, 3)"):
+        mw.from_torch(Growing(), (torch.ones(4, 3),))
+
+
+def test_functions_that_kept_tensors_without_values_are_told_of(refuses):
+    @functools.cache
+    def table(n):
+        return torch.arange(float(n))
+
+    class Module(nn.Module):
+        def forward(self, x):
+            return x + table(x.shape[-1])
+
+    mw.from_torch(Module(), (torch.ones(3),))
+    with refuses(errors.ImportProgramError, "functools.lru_cache", "cache_clear()"):
+        mw.from_torch(Module(), (torch.ones(3),))
+    table.cache_clear()
+    mw.from_torch(Module(), (torch.ones(3),))

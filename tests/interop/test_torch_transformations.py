@@ -101,8 +101,8 @@ class Of(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, x):
-        return self.function(x)
+    def forward(self, *inputs):
+        return self.function(*inputs)
 
 
 @pytest.mark.parametrize("name", ["dual", "batches behind", "batches behind gradients"])
@@ -110,6 +110,36 @@ def test_transformations_within_modules(name):
     x = torch.linspace(-1, 2, 24).reshape(4, 6)
     got, f = mw.from_torch(Of(FUNCTIONS[name]), (x,))({}, x.numpy()), FUNCTIONS[name]
     torch.testing.assert_close(mw.interop.torch.to_torch(got), f(x), rtol=1e-4, atol=1e-5)
+
+
+AT_POSITIONS = {
+    "grad": lambda x, i, j: func.grad(lambda y: (y[i] ** 2).sum() + y[..., j].exp().sum() * y[i, 1:].sum())(x),
+    "jacrev": lambda x, i, j: func.jacrev(lambda y: y[i] * y[j])(x),
+    "hessian": lambda x, i, j: func.hessian(lambda y: (y[i] * y[j]).sin().sum())(x[:, :2]),
+    "written elsewhere": lambda x, i, j: func.grad(lambda y: (torch.zeros(6).add_(y[0]) * y[i, j]).sum())(x),
+    "vmap": lambda x, i, j: torch.vmap(lambda row: row[i] * row)(x),
+    "vmap over positions": lambda x, i, j: torch.vmap(lambda row, k: row[k] * row[i])(x, torch.arange(4) - i),
+}
+
+
+@pytest.mark.parametrize("name", AT_POSITIONS)
+def test_positions_within_transformations(name):
+    x = torch.linspace(-1, 2, 24).reshape(4, 6)
+    model = mw.from_torch(Of(AT_POSITIONS[name]), (x, torch.tensor(1), torch.tensor(0)))
+    for i, j in ((1, 0), (2, 3), (-1, -2)):
+        got = model({}, x.numpy(), mw.numpy.int32(i), mw.numpy.int32(j))
+        want = AT_POSITIONS[name](x, torch.tensor(i), torch.tensor(j))
+        torch.testing.assert_close(mw.interop.torch.to_torch(got), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_position_of_what_is_written_to_is_no_copy(refuses):
+    def f(y, i):
+        y = y * 1
+        y[i].mul_(2)
+        return (y * y).sum()
+
+    with refuses(errors.ImportProgramError, "depend on values"):
+        mw.from_torch(Of(lambda x, i: func.grad(f)(x, i)), (torch.ones(4, 6), torch.tensor(1)))
 
 
 @pytest.mark.parametrize("name", ["dense", "convolutions", "attention"])

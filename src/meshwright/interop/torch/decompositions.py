@@ -13,6 +13,7 @@ from torch._decomp import decomposition_table
 from meshwright.interop.torch import fused, registry
 from meshwright.interop.torch.graph import calls, is_known
 from meshwright.interop.torch.in_place import without_unseen_writes, writes
+from meshwright.interop.torch.writing import without_own_writes
 
 #: how often ops without a rule are decomposed into smaller ones
 ROUNDS = 6
@@ -67,6 +68,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     Where that changes nothing, it is not asked for: torch traces the whole program again for it.
     """
     module = program.graph_module
+    without_own_writes(module)
     without_unseen_writes(program)
     if not without_rule(module) and not any(writes(n) or _maps(n.target) for n in calls(module)):
         return program

@@ -27,6 +27,7 @@ from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.guarded import checks_told
 from meshwright.interop.torch.held import (
     assignments,
+    buffers_as_before,
     merge_buffers,
     refuse_state,
     refuse_views,
@@ -47,6 +48,7 @@ from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import values_not_asked_for
+from meshwright.interop.torch.writing import NAMESPACE
 
 #: held while a module is exported: torch's functions are others then, those of all threads
 EXPORTING = threading.RLock()
@@ -122,7 +124,7 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins), assignments(assigned), replaced_methods():
+        with begins_told(*begins), assignments(assigned), buffers_as_before(module, assigned), replaced_methods():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         merge_buffers(program, module)
@@ -190,6 +192,10 @@ _TRANSFORMATIONS = tuple(f"/torch/_functorch/{name}.py" for name in ("vmap", "ea
 
 def _remedy(error: Exception) -> str:
     """What to do where torch's export stops at a class that it does not know, or in a transformation of torch's."""
+    if "BlockMask" in str(error):
+        return (
+            "\nA BlockMask has a function, which no argument can be: make it in the forward, or have the module keep it"
+        )
     if any(words in str(error) for words in ("not a known type", "Unsupported input type")):
         return (
             "\nRegister the class (torch.utils._pytree.register_pytree_node), or let the module take and return "
@@ -201,6 +207,11 @@ def _remedy(error: Exception) -> str:
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
         trace = trace.tb_next
+    if "fake tensor in the exported program constant" in str(error):
+        return (
+            "\nA function that keeps tensors from call to call (functools.lru_cache) was called while a module was "
+            "exported, and has kept one without values: forget it (cache_clear()), and call the function once before"
+        )
     if isinstance(error, Unsupported):
         return (
             "\nDynamo captures modules whose forward calls flex_attention or a transformation of torch.func, so that "
@@ -247,6 +258,8 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
         + "Collectives between torch's processes are no part of a program here: leave them out, and say by shardings "
         "(tp_shardings, fully_sharded) what devices share.\n"
         * collective
+        + "What they write to is returned by their rules, after the results.\n"
+        * any(getattr(n.target, "namespace", "") == NAMESPACE for n in unknown)
         + "Say what they compute with @meshwright.interop.torch.register"
         f"({registry.name_of(unknown[0].target)!r})"
     )

@@ -7,6 +7,8 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import fx
@@ -92,6 +94,80 @@ def assignments(found: list[str]) -> Iterator[None]:
         listed = re.match(r"The tensor attributes? (.*) (was|were) assigned during export", str(message.message))
         # Recurrent layers list their parameters once more, and exchange these with them.
         found += [name for name in listed[1].split(", ") if "._flat_weights[" not in name] if listed else []
+
+
+@contextmanager
+def buffers_as_before(module: torch.nn.Module, found: list[str]) -> Iterator[None]:
+    """Within, what a forward assigns to buffers (``self.count = self.count + 1``) is written to them when it ends, and
+    those that it registers are gone then; ``found`` gets their names. Torch's export does so for the outermost module
+    alone, counts buffers that are None among the others, so that it writes to other inputs, and leaves tensors without
+    values in the module."""
+    if isinstance(module, fx.GraphModule):  # Dynamo has written them
+        yield
+        return
+    forward, own = module.forward, vars(module).get("forward")
+
+    @wraps(forward)
+    def written(*args: Any, **kwargs: Any) -> Any:
+        before = [(path, part._buffers, dict(part._buffers)) for path, part in module.named_modules()]
+        out, changed = None, []
+        with _without_torchs_hook():
+            try:
+                out = forward(*args, **kwargs)
+            finally:
+                for path, buffers, old in before:
+                    changed += [(_path(path, n), old.get(n), b) for n, b in buffers.items() if b is not old.get(n)]
+                    buffers.clear()
+                    buffers.update(old)
+        found.extend(f"self.{name}" for name, old, new in changed if old is None or new is None)
+        return _copied(out, [(n, old, new) for n, old, new in changed if old is not None and new is not None])
+
+    module.forward = written
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
+def _path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+@contextmanager
+def _without_torchs_hook() -> Iterator[None]:
+    """Within, exports are not told of buffers that are assigned to."""
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    kept = dict(hooks)
+    for number, hook in kept.items():
+        if str(getattr(hook, "__module__", "")).startswith("torch._functorch"):
+            del hooks[number]
+    try:
+        yield
+    finally:
+        hooks.update(kept)
+
+
+def _copied(out: Any, changed: Sequence[tuple[str, torch.Tensor, torch.Tensor]]) -> Any:
+    """What a forward returns, after buffers have become what was assigned to them.
+
+    Raises:
+      ImportProgramError: a buffer was assigned a tensor of another type.
+    """
+    homes = {old.untyped_storage()._cdata for _, old, _ in changed}
+    is_theirs = lambda x: isinstance(x, torch.Tensor) and x.untyped_storage()._cdata in homes  # noqa: E731
+    out = torch.utils._pytree.tree_map(lambda x: x.clone() if is_theirs(x) else x, out) if homes else out
+    new = [n.clone() if is_theirs(n) else n for _, _, n in changed]  # two of them may have been exchanged
+    for (name, old, _), value in zip(changed, new):
+        if (old.shape, old.dtype) != (value.shape, value.dtype):
+            raise ImportProgramError(
+                f"from_torch: the buffer {name}, {old.dtype} of shape {tuple(old.shape)}, is assigned a tensor of "
+                f"another type, {value.dtype} of shape {tuple(value.shape)}: a program has buffers of one type; pass "
+                "and return what changes its type"
+            )
+        old.copy_(value)
+    return out
 
 
 _REMEDY = "make what is to stay from call to call a buffer (register_buffer), and assign to that"

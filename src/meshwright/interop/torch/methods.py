@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._functorch import vmap
 from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.adaptive import AdaptiveLogSoftmaxWithLoss, _ASMoutput
@@ -54,6 +55,18 @@ def replaced(functions: Mapping[tuple[Any, str], Method]) -> Iterator[None]:
 def replaced_methods() -> AbstractContextManager[None]:
     """Within, the methods of this file are those of torch's classes."""
     return replaced(_TABLE)
+
+
+_before_export = _NonStrictTorchFunctionHandler._override
+
+
+@_stands_for(_NonStrictTorchFunctionHandler, "_override")
+def _elements_as_they_are(self: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    """Indices are ours to look at (``positions.py``): torch's would take bytes for positions, and asks for each number
+    by itself."""
+    if function is Tensor.__getitem__:
+        return function, args, kwargs
+    return _before_export(self, function, args, kwargs)
 
 
 @_stands_for(CausalBias, "__new__")

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, m
 from meshwright.errors import RuleError
 from meshwright.interop.torch.in_place import name_results
 from meshwright.interop.torch.overrides import overrides
+from meshwright.interop.torch.packed import cast_layers
 from meshwright.interop.torch.unseen import write_unseen
 
 
@@ -181,10 +182,19 @@ def _traced(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
     def run(*given: Any) -> Any:
         # What a cast is kept for, the gradient of a weight used twice, our derivatives do without.
         with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):  # type: ignore[arg-type]
-            return fx.Interpreter(inner).run(*given)
+            return (_Cast(inner) if device == "cpu" and enabled else fx.Interpreter(inner)).run(*given)
 
     with fx.traceback.preserve_node_meta():
         return make_fx(run)(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
+
+
+class _Cast(fx.Interpreter):
+    """A region where torch casts. It would write recurrent layers step by step."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What torch computes."""
+        layers = None if kwargs else cast_layers(target, args, torch.get_autocast_dtype("cpu"))
+        return super().call_function(target, args, kwargs) if layers is None else layers
 
 
 def _inline(module: fx.GraphModule, node: fx.Node, region: fx.GraphModule) -> None:

@@ -142,7 +142,7 @@ def known(tensor: torch.Tensor) -> torch.Tensor | None:
     slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
     if slot is None:
         return None if isinstance(tensor, FakeTensor) else tensor
-    nodes = _origins(slot.proxy.node)
+    nodes = origins(slot.proxy.node)
     if any(is_written(node, nodes) for node in nodes):
         return None
     buffers = _ENTERED[-1].buffers(mode.tracer) if _ENTERED and any(n.op == "placeholder" for n in nodes) else {}
@@ -160,7 +160,7 @@ def _before_casts(node: fx.Node) -> fx.Node:
     return node
 
 
-def _origins(node: fx.Node) -> list[fx.Node]:
+def origins(node: fx.Node) -> list[fx.Node]:
     """The node and all that it is computed from, in the order of the graph."""
     found, todo = {node}, [node]
     while todo:

@@ -26,7 +26,7 @@ from meshwright.interop.torch.positions import elements
 _functions = torch._VF
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
 _LIBRARY.define(
-    "recurrent(str kind, Tensor input, Tensor running, Tensor[] states, Tensor[] params, bool has_biases, "
+    "recurrent(str kind, Tensor input, Tensor? running, Tensor[] states, Tensor[] params, bool has_biases, "
     "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
 )
 _LIBRARY.define("packed(Tensor padded, Tensor lengths) -> (Tensor, Tensor)")
@@ -38,10 +38,13 @@ _VARYING: Any = WeakIdKeyDictionary()
 
 @torch.library.register_fake("meshwright::recurrent", lib=_LIBRARY)
 def _types(
-    kind: str, input: torch.Tensor, running: torch.Tensor, states: Sequence[torch.Tensor], *options: Any
-) -> list[torch.Tensor]:
+    kind: str, input: torch.Tensor, running: torch.Tensor | None, states: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor], *options: Any,
+) -> list[torch.Tensor]:  # fmt: skip
     features = states[0].shape[-1] * (2 if options[-1] else 1)
-    return [input.new_empty((*input.shape[:2], features)), *(torch.empty_like(s) for s in states)]
+    is_cast = kind.startswith("rnn") and states[0].dtype != params[0].dtype  # a GRU's new state is a mean with the old
+    lasts = [torch.empty_like(s, dtype=params[0].dtype if is_cast else s.dtype) for s in states]
+    return [lasts[0].new_empty((*input.shape[:2], features)), *lasts]
 
 
 connected("meshwright::recurrent", _LIBRARY)
@@ -232,3 +235,31 @@ def _run(
 
 for _kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
     _override(_kind)
+
+
+# --- layers that are cast -----------------------------------------------------------------------------------
+_KINDS = {getattr(torch.ops.aten, kind).input: kind for kind in ("gru", "rnn_tanh", "rnn_relu")}
+
+
+def cast_layers(op: Any, args: Sequence[Any], dtype: torch.dtype) -> Any:
+    """What an op is where torch casts products to ``dtype``, step by step (``torch.autocast``): layers as one op, whose
+    products are of that type, and states of the type that these give them. None for any other op."""
+    if op == torch.ops.meshwright.recurrent.default:
+        kind, input, running, states, params, *options = args
+        return None if _is_wide(params) else _cast(kind, dtype, input, running, states, params, *options)
+    if op not in _KINDS or _is_wide(args[2]):
+        return None
+    input, hx, params, *options, batch_first = args
+    is_one = input.ndim == 2
+    x, h = (input[:, None], hx[:, None]) if is_one else (input.transpose(0, 1) if batch_first else input, hx)
+    out, last = _cast(_KINDS[op], dtype, x, None, [h], params, *options)
+    return (out[:, 0], last[:, 0]) if is_one else (out.transpose(0, 1) if batch_first else out, last)
+
+
+def _is_wide(params: Sequence[torch.Tensor]) -> bool:
+    return params[0].dtype == torch.float64  # which torch does not cast
+
+
+def _cast(kind: str, dtype: torch.dtype, input: Any, running: Any, states: Any, params: Any, *options: Any) -> Any:
+    weights = [p.to(dtype) for p in params]
+    return torch.ops.meshwright.recurrent(kind, input.to(dtype), running, states, weights, *options)

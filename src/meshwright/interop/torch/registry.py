@@ -53,13 +53,22 @@ DATA_DEPENDENT = {
 }  # fmt: skip
 
 
+#: the ops in whose place an op of ours stands
+_INSTEAD: dict[Any, Any] = {}
+
+
+def stands_for(ours: Any, op: Any) -> None:
+    """Have an op of ours go by the name of another, and by its rule."""
+    _INSTEAD[ours] = op
+
+
 def name_of(target: Any) -> str:
     """``aten.add.Tensor`` for an overload, ``aten.add`` for a packet; strings are names already."""
     if isinstance(target, str):
         return target
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order.{target.name()}"
-    return str(target)
+    return str(_INSTEAD.get(target, target))
 
 
 def register(*ops: Any, random: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -69,6 +78,9 @@ def register(*ops: Any, random: bool = False) -> Callable[[Callable[..., Any]], 
       ops: names (``"aten.add"`` for all overloads, ``"aten.add.Tensor"`` for one), or the ops themselves
         (``torch.ops.mylib.myop``).
       random: the function has a parameter ``draw``, to be called for a random key.
+
+    An op that writes to tensors (``mutates_args``) is one that returns what these become, after its results, in the
+    order of its arguments.
 
     The parameters have the names that the op's schema gives its arguments; what of these the function does not take is
     refused if a program gives it a value other than its default. The rule is used by :func:`meshwright.from_torch` and

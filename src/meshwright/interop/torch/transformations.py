@@ -7,6 +7,7 @@ remains are the ops that they run, derivatives among them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.errors import RuleError
 from meshwright.interop.torch.modes import cast_as_recorded
+from meshwright.interop.torch.positions import by_index
 from meshwright.interop.torch.sources import location
 
 _BEGIN, _END = ("_increment_nesting", "enter_dual_level"), ("_decrement_nesting", "exit_dual_level")
@@ -109,10 +111,38 @@ def _taken_out(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> tuple[Region
     graph, names = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in given:
         names[node] = graph.placeholder(node.name)
+        names[node].meta = dict(node.meta)
     for node in (*bodies, *nodes):
         names[node] = graph.node_copy(node, names.__getitem__)
     graph.output(tuple(names[n] for n in outs))
+    _read_by_index(graph)
     return Region(fx.GraphModule(module, graph)), given, outs
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether what Dynamo captured as a call may write to a tensor: a method in place, or an operator."""
+    if node.op not in ("call_method", "call_function"):
+        return False
+    name = str(node.target) if node.op == "call_method" else _name(node)
+    is_operator = getattr(node.target, "__module__", "") == "_operator"
+    return name == "setitem" or (name.endswith("_") and not name.startswith("_")) or (is_operator and name[0] == "i")
+
+
+def _read_by_index(graph: fx.Graph) -> None:
+    """Read at tensors of one integer as at any other index: at the levels of torch's interpreters, these are no numbers
+    of a run. No view comes of it, so this is for tensors to which nothing is written."""
+    written = {_memory(node.args[0]) for node in graph.nodes if _writes(node)}
+    for node in graph.nodes if None not in written else ():
+        if node.target is operator.getitem and _memory(node.args[0]) not in (None, *written):
+            node.target = by_index
+
+
+def _memory(node: Any) -> int | None:
+    """What tells the memory of a tensor that Dynamo captured from that of others; None if it is no tensor."""
+    x = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    while isinstance(x, torch.Tensor) and _is_wrapped(x):
+        x = _functorch.get_unwrapped(x)
+    return x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else None
 
 
 def _call(

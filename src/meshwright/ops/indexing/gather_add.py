@@ -206,11 +206,14 @@ class Gather(Op):
         return select(mask, y, match_shape(fill, aval))
 
     def _fill(self, dtype: np.dtype) -> np.ndarray:
-        if self.fill_value is not None:
-            return np.array(self.fill_value).astype(dtype)
-        if dtypes.is_inexact(dtype):
-            return np.array(np.nan).astype(dtype)
-        return dtypes.min_value(dtype) if dtypes.is_signed(dtype) else dtypes.max_value(dtype)
+        return missing(dtype) if self.fill_value is None else np.array(self.fill_value).astype(dtype)
+
+
+def missing(dtype: np.dtype) -> np.ndarray:
+    """What stands for elements outside of an array: NaN, the least signed integer, the largest unsigned, or True."""
+    if dtypes.is_inexact(dtype):
+        return np.array(np.nan).astype(dtype)
+    return dtypes.min_value(dtype) if dtypes.is_signed(dtype) else dtypes.max_value(dtype)
 
 
 # --- scatter ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from meshwright import numpy as mnp
 from meshwright.core.avals import Typed
 from meshwright.errors import RuleError
 from meshwright.interop.torch.ops.reductions import lengths_to_offsets
-from meshwright.interop.torch.ops.shapes import from_front
+from meshwright.interop.torch.ops.shapes import from_front, if_within
 from meshwright.interop.torch.promotion import cast, is_one
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_vjp import custom_vjp
@@ -26,24 +26,36 @@ def _where(indices: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
+def _with_truths(indices: Sequence[Any]) -> list[Any]:
+    """Torch's list with truth values for bytes, which are masks."""
+    return [i != 0 if i is not None and i.dtype == np.uint8 else i for i in indices]
+
+
 def _mask(indices: Sequence[Any]) -> Any:
     masks = [i for i in indices if i is not None and i.dtype == bool]
     return masks[0] if masks else None
 
 
-@register("aten.index", "aten._unsafe_index")
+@register("aten._unsafe_index")
+def unsafe_index(self: Any, indices: Sequence[Any]) -> Any:
+    """Elements at positions that are known to be inside."""
+    return self[_where(indices)]
+
+
+@register("aten.index")
 def index(self: Any, indices: Sequence[Any]) -> Any:
-    if _mask(indices) is not None:
+    """Positions outside, for which torch raises, no program can refuse: they give NaN, which is seen."""
+    if _mask(_with_truths(indices)) is not None:
         raise RuleError(
             "x[mask] has as many elements as the mask has true ones, which no program of fixed shapes can say; use "
             "torch.where, or multiply by the mask"
         )
-    return self[_where(indices)]
+    return self.at[_where(indices)].get(mode="fill")
 
 
 @register("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    values = cast(values, self.dtype)
+    values, indices = cast(values, self.dtype), _with_truths(indices)
     mask = _mask(indices)
     if mask is None:
         where = self.at[_where(indices)]
@@ -136,8 +148,10 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
 @register("aten.slice_scatter")
 def slice_scatter(self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     if step == 1 and (isinstance(start, Typed) or isinstance(end, Typed)):  # of the length that the source has
-        first = from_front(0 if start is None else start, self.shape[dim])
-        return lax.dynamic_update_slice_in_dim(self, cast(src, self.dtype), first, dim % self.ndim)
+        size, dim = self.shape[dim], dim % self.ndim
+        at = from_front(0 if start is None else start, size)
+        written = lax.dynamic_update_slice_in_dim(self, cast(src, self.dtype), at, dim)
+        return if_within(at, src.shape[dim], size, written)
     where = (slice(None),) * (dim % self.ndim) + (slice(start, end, step),)
     return self.at[where].set(cast(src, self.dtype))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright import numpy as mnp
+from meshwright.api.tracing import eval_shape
 from meshwright.errors import RuleError
 from meshwright.interop.torch.ops.loops import scan
 from meshwright.interop.torch.ops.products import linear
@@ -15,6 +16,11 @@ from meshwright.nn.activations import relu, sigmoid
 
 #: of the input's product and the state's: the new state
 Cell = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    """A product of the weight's type, which may be narrower than a state's (``torch.autocast``)."""
+    return linear(x.astype(weight.dtype), weight, bias)
 
 
 def _lstm(given: Any, state: tuple[Any, ...], weights: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -29,14 +35,14 @@ def _lstm(given: Any, state: tuple[Any, ...], weights: tuple[Any, ...]) -> tuple
 def _gru(given: Any, state: tuple[Any, ...], weights: tuple[Any, ...]) -> tuple[Any, ...]:
     (h,) = state
     r, z, n = mnp.split(given, 3, -1)
-    hr, hz, hn = mnp.split(linear(h, *weights[:2]), 3, -1)
+    hr, hz, hn = mnp.split(_linear(h, *weights[:2]), 3, -1)
     update = sigmoid(z + hz)
     new = mnp.tanh(n + sigmoid(r + hr) * hn)
     return (new + update * (h - new),)
 
 
 def _elman(function: Callable[[Any], Any]) -> Cell:
-    return lambda given, state, weights: (function(given + linear(state[0], *weights[:2])),)
+    return lambda given, state, weights: (function(given + _linear(state[0], *weights[:2])),)
 
 
 def _direction(
@@ -47,11 +53,15 @@ def _direction(
     Where it is not ``running`` (``[time, batch, 1]``, None for everywhere), states stay and outputs are 0.
     """
     w_in, w_state, b_in, b_state, *projection = weights
-    given = linear(x, w_in, b_in)  # of all steps at once
+    given = _linear(x, w_in, b_in)  # of all steps at once
+    cell_weights = (w_state, b_state, *projection)
+    if any(s.dtype != w_state.dtype for s in state):
+        types = eval_shape(lambda row: cell(row, state, cell_weights), given[0])
+        state = tuple(s.astype(t.dtype) for s, t in zip(state, types))
 
     def step(carry: tuple[Any, ...], rows: Any) -> tuple[Any, Any]:
         row, runs = rows
-        new = cell(row, carry, (w_state, b_state, *projection))
+        new = cell(row, carry, cell_weights)
         if runs is None:
             return new, new[0]
         return tuple(mnp.where(runs, n, c) for n, c in zip(new, carry)), mnp.where(runs, new[0], 0)
@@ -163,9 +173,11 @@ def recurrent(
     kind: str, input: Any, running: Any, states: Sequence[Any], params: Sequence[Any], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, draw: Callable[[], Any],
 ) -> list[Any]:  # fmt: skip
-    """Layers of one kind on ``[time, batch, features]``, of which sequence ``b`` has the steps ``running[:, b]``."""
+    """Layers of one kind on ``[time, batch, features]``, of which sequence ``b`` has the steps ``running[:, b]``,
+    or all."""
     args = has_biases, num_layers, dropout, train, bidirectional, False, draw
-    running = running[..., None]
-    given = mnp.where(running, input, 0)  # what is past an end, NaN maybe, has no say in a gradient either
+    running = None if running is None else running[..., None]
+    # what is past an end, NaN maybe, has no say in a gradient either
+    given = input if running is None else mnp.where(running, input, 0)
     out, finals = layers(_CELLS[kind], given, states, params, *args, running)
     return [out, *finals]

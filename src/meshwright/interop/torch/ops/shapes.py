@@ -12,6 +12,7 @@ from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import common_dtype
 from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
+from meshwright.ops.indexing.gather_add import missing
 
 
 def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
@@ -164,10 +165,18 @@ def from_front(position: Any, size: int) -> Any:
     return mnp.where(position < 0, position + size, position)
 
 
+def if_within(at: Any, length: int, size: int, x: Any) -> Any:
+    """``x`` if ``length`` elements of ``size`` begin at a position; if not, where torch has others or raises, what is
+    seen, NaN."""
+    return mnp.where((at >= 0) & (at <= size - length), x, missing(x.dtype))
+
+
 @register("aten.narrow", "aten.narrow_copy")
 def narrow(self: Any, dim: int, start: int, length: int) -> Any:
     if not isinstance(start, int):
-        return lax.dynamic_slice_in_dim(self, from_front(start, self.shape[dim]), length, dim % self.ndim)
+        size, dim = self.shape[dim], dim % self.ndim
+        at = from_front(start, size)
+        return if_within(at, length, size, lax.dynamic_slice_in_dim(self, at, length, dim))
     first = start % self.shape[dim] if start < 0 else start
     return lax.slice_in_dim(self, first, first + length, 1, dim % self.ndim)
 
