@@ -142,7 +142,10 @@ class _Rule:
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         """The flat results, their tangents, and the output structure."""
         if self.symbolic_zeros:
-            given = [Zero(t.aval.to_tangent_aval()) if isinstance(t, Zero) else t for t in tangents]
+            given = [
+                Zero(t.aval.to_tangent_aval()) if isinstance(t, Zero) else tangent_of(typeof(x), t)
+                for x, t in zip(primals, tangents)
+            ]
         else:
             given = [tangent_of(typeof(x), t) for x, t in zip(primals, tangents)]
         ts = pytree.unflatten(self.in_tree, given)
