@@ -77,7 +77,8 @@ def test_nested_loops_end():
 
 def test_loops_that_count_have_no_limit():
     def fun(n, x):
-        return [lax.fori_loop(0, 5000, lambda i, s: s + 1, x), lax.fori_loop(2, n, lambda i, s: s + i, x)]
+        once = lax.while_loop(lambda s: s < 5000, lambda s: 1 + s, n)
+        return [once, lax.fori_loop(0, 5000, lambda i, s: s + 1, x), lax.fori_loop(2, n, lambda i, s: s + i, x)]
 
     jaxpr = trace_to_jaxpr(fun, [typeof(np.int32(0))] * 2)
     assert limited(jaxpr) is jaxpr

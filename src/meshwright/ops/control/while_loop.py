@@ -74,9 +74,10 @@ class While(ControlOp):
             limit += self.body_nconsts
         counted = body.outvars[number - first]
         adds = next((e for e in body.eqns if counted in e.outvars and e.op.name == "add"), None)
-        if adds is None or adds.invars[0] is not body.invars[self.body_nconsts + number - first]:
+        before = body.invars[self.body_nconsts + number - first]
+        if adds is None or before not in adds.invars:
             return None
-        step = _integer(adds.invars[1])
+        step = _integer(adds.invars[1 - adds.invars.index(before)])
         return (self.body_nconsts + number, limit, step) if step is not None and step > 0 else None
 
     @property
