@@ -113,8 +113,17 @@ def test_what_is_not_linear_in_a_term_is_refused(f):
 
 @pytest.mark.parametrize("spec", [P(), P("x"), P(unreduced={"y"})])
 def test_a_term_is_no_result(spec):
-    with pytest.raises(ShardingTypeError, match="result 0 is a sum still to be made over x"):
+    with pytest.raises(
+        ShardingTypeError, match=r"result 0 is (a sum still to be made over x|the same on all devices along y)"
+    ):
         made(lambda c: c, spec)(pending())
+
+
+def test_what_is_the_same_everywhere_is_no_term():
+    with pytest.raises(ShardingTypeError, match=r"result 0 is the same on all devices along x"):
+        made(lambda c: lax.psum(c, "x"), SUM)(pending())
+    with pytest.raises(ShardingTypeError, match=r"result 0 is the same on all devices along x"):
+        made(lambda a: a, SUM, WHOLE)(mnp.ones((2, 2)))
 
 
 def test_what_the_type_does_not_say_is_refused():

@@ -17,6 +17,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE
 from meshwright.errors import ShardingTypeError
 from meshwright.ir.passes import inline_calls
+from meshwright.ir.state import STATE
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.collective.named_axis import axis_index, psum
 from meshwright.ops.elementwise.table import eq, select, zeros_like
@@ -69,6 +70,7 @@ def on_terms(
             outs = f(*args)
             left = [NOWHERE] * len(pytree.leaves(outs))
         specs = of_results(outs)
+        _check_that_terms_differ(name, pytree.leaves(outs), specs)
         for number, (axes, spec) in enumerate(zip(left, specs)):
             if axes and axes != spec.unreduced:
                 raise ShardingTypeError(
@@ -79,6 +81,16 @@ def on_terms(
         return pytree.unflatten(pytree.structure(outs), added)
 
     return run
+
+
+def _check_that_terms_differ(name: str, outs: Sequence[Any], specs: Sequence[PartitionSpec]) -> None:
+    for number, (x, spec) in enumerate(zip(outs, specs)):
+        same = (spec.unreduced & STATE.checked) - typeof(x).vma
+        if same:
+            raise ShardingTypeError(
+                f"shard_map of {name}: result {number} is the same on all devices along {', '.join(sorted(same))}, and "
+                f"out_specs has {spec}, by which it is their sum; leave unreduced out for it"
+            )
 
 
 def _term(x: Any, axes: tuple[str, ...]) -> Any:
