@@ -113,9 +113,7 @@ def test_what_is_not_linear_in_a_term_is_refused(f):
 
 @pytest.mark.parametrize("spec", [P(), P("x"), P(unreduced={"y"})])
 def test_a_term_is_no_result(spec):
-    with pytest.raises(
-        ShardingTypeError, match=r"result 0 is (a sum still to be made over x|the same on all devices along y)"
-    ):
+    with pytest.raises(ShardingTypeError, match=r"is (a sum still to be made over x|the same on all devices along y)"):
         made(lambda c: c, spec)(pending())
 
 
