@@ -36,7 +36,11 @@ def pending():
 
 
 def plain(x):
-    return np.asarray(mw.reshard(x, P(None, None)))
+    return np.asarray(plain_of(x))
+
+
+def plain_of(x):
+    return mw.reshard(x, P(None, None))
 
 
 def made(f, out_specs=WHOLE, in_specs=SUM, **options):
@@ -68,6 +72,38 @@ def test_under_disable_jit():
     with mw.disable_jit():
         np.testing.assert_array_equal(plain(TWICE[0](c)), 2 * A @ B)
         np.testing.assert_array_equal(plain(TWICE[3](c)), 2 * A @ B)
+
+
+BOTH = P(None, None, unreduced={"x", "y"})
+
+
+def pending_over_both():
+    a, b = mw.device_put(A, P(None, ("x", "y"))), mw.device_put(B, P(("x", "y"), None))
+    return mnp.einsum("ij,jk->ik", a, b, out_sharding=BOTH)
+
+
+@pytest.mark.parametrize(
+    "f, out_specs",
+    [
+        (lambda c: lax.psum(c, ("x", "y")), WHOLE),
+        (lambda c: lax.psum(lax.psum(c, "x").T, "y").T, WHOLE),
+        (lambda c: lax.psum(c, "y"), SUM),
+        (lambda c: lax.psum_scatter(lax.psum(c, "y"), "x", tiled=True), P("x")),
+        (lambda c: lax.psum_scatter(c, "y", scatter_dimension=1, tiled=True), P(None, "y", unreduced={"x"})),
+    ],
+)
+def test_sums_over_two_axes_are_made_together_or_one_by_one(f, out_specs):
+    c = pending_over_both()
+    out = made(f, out_specs, BOTH)(c)
+    np.testing.assert_array_equal(plain(out), A @ B)
+    assert ("{U:x}" in str(mw.typeof(out))) == bool(out_specs.unreduced)
+    slope = mw.grad(lambda c: mnp.sum(plain_of(made(f, out_specs, BOTH)(c)) ** 2))(c)
+    np.testing.assert_array_equal(plain(slope), 2 * A @ B)
+
+
+def test_a_sum_that_is_half_made_is_not_used():
+    with pytest.raises(ShardingTypeError, match=r"sin at .* still to be made over x, "):
+        made(lambda c: mnp.sin(lax.psum(c, "y")), SUM, BOTH)(pending_over_both())
 
 
 def test_derivatives():

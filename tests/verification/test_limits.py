@@ -84,6 +84,47 @@ def test_loops_that_count_have_no_limit():
     assert limited(jaxpr) is jaxpr
 
 
+def counting(dtype, limit, step):
+    """A loop that counts up in a dtype, from 0 to a limit: a number, or the argument of the program if it is None."""
+
+    def fun(n):
+        most = n if limit is None else limit
+        return [lax.while_loop(lambda i: i < most, lambda i: i + np.asarray(step, dtype), n * 0)]
+
+    return trace_to_jaxpr(fun, [typeof(np.zeros((), dtype))])
+
+
+@pytest.mark.parametrize(
+    "dtype, limit, step", [("int8", 127, 1), ("int8", 121, 7), ("uint32", 9, 2), ("int32", None, 1)]
+)
+def test_loops_that_reach_their_limit_have_no_other(dtype, limit, step):
+    jaxpr = counting(dtype, limit, step)
+    assert limited(jaxpr) is jaxpr
+
+
+@pytest.mark.parametrize("dtype, limit, step", [("int8", 127, 2), ("int8", 122, 7), ("int32", None, 2)])
+def test_loops_whose_counter_may_miss_the_limit_have_one(dtype, limit, step):
+    """Beyond the largest integer, which is after 127 in int8, they would start from the smallest again."""
+    jaxpr = counting(dtype, limit, step)
+    assert limited(jaxpr) is not jaxpr
+    run(limited(jaxpr), np.asarray(5, dtype))
+
+
+def test_loops_up_to_random_bits_end():
+    """Unsigned integers are drawn among all that there are."""
+    most = np.uint32(4_000_000_000)
+    assert run(limited(counting("uint32", None, 1)), most) == [MOST_RUNS]
+
+
+@pytest.mark.parametrize("step", [lambda i: i + 3, lambda i: 3 + i])
+def test_the_number_of_runs_is_known_whichever_way_the_sum_is_written(step):
+    jaxpr = trace_to_jaxpr(lambda x: [lax.while_loop(lambda s: s[0] < 8, lambda s: (step(s[0]), s[1]), (0, x))[1]], [
+        typeof(np.float32(0))
+    ])  # fmt: skip
+    (loop,) = (e for e in jaxpr.eqns if e.op.name == "while")
+    assert loop.op.trips(loop.invars) == 3
+
+
 @pytest.mark.parametrize(
     "test, step",
     [

@@ -85,7 +85,7 @@ class ControlOp(RegionOp):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it runs its bodies a number of times that is known before the first: never forever."""
+        """Whether it runs its bodies a number of times that is known before the first, and not large: never forever."""
         return True
 
     def limited(self, eqn: JaxprEqn, most: int, inside: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:

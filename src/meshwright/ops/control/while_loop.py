@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import is_integer, max_value
+from meshwright.core.dtypes import is_integer, is_signed, max_value
 from meshwright.core.records import dataclass
 from meshwright.errors import LoopDerivativeError
 from meshwright.ir.contract import Emitted
@@ -82,7 +82,14 @@ class While(ControlOp):
 
     @property
     def is_counted(self) -> bool:
-        return self.counter is not None
+        if self.counter is None:
+            return False
+        number, limit, step = self.counter
+        dtype = self.body_jaxpr.in_avals[number - self.cond_nconsts].dtype
+        last = None if isinstance(limit, int) else _integer(limit)
+        if last is None:  # unsigned integers of programs are often random bits
+            return step == 1 and is_signed(dtype)
+        return bool(last + step - 1 <= max_value(dtype))
 
     def limited(self, eqn: JaxprEqn, most: int, inside: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
         test = _within(inside(self.cond_jaxpr), most)

@@ -41,10 +41,8 @@ class LinearInTerms:
         if self._is_linear(eqn, sums, over):
             collective = eqn.op if isinstance(eqn.op, Collective) else None
             along = over.intersection(collective.axes) if collective else NOWHERE
-            if not along:
-                return over
-            if collective and along == over and collective.of_sum() is not None:
-                return NOWHERE
+            if not collective or not along or collective.of_sum() is not None:
+                return over - along
         raise ShardingTypeError(
             f"shard_map of {self.name}: {eqn.op.name} at {eqn.source} uses a sum that is still to be made over "
             f"{', '.join(sorted(over))}, as in_specs says (unreduced); terms pass only through what is linear in them, "
