@@ -313,3 +313,23 @@ def test_a_program_is_partitioned_for_another_machine():
         there(X, W)
     with pytest.raises(errors.MeshError, match="leave the mesh out"):
         lowered.partition(mw.AbstractMesh((4, 2), ("data", "other"), machine="v5e:4x2"))
+
+
+def test_regions_in_regions_are_partitioned_for_another_machine():
+    """The mesh of the inner one says of the outer one's axes that they are manual."""
+
+    def columns(x):
+        return mw.lax.psum(mw.with_sharding_constraint(x, P("model")), "data")
+
+    def program(x, w):
+        inner = mw.shard_map(
+            lambda y: mw.lax.psum(y, "model"), in_specs=P(None, "model"), out_specs=P(), axis_names={"model"}
+        )
+        summed = lambda y: inner(y) + columns(y)[:, :1]  # noqa: E731
+        return mw.shard_map(summed, mesh=MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})(x @ w)
+
+    with mw.set_mesh(MESH):
+        lowered = mw.jit(program, in_shardings=(TILED, None)).lower(X, W)
+    there = lowered.partition(MESH.abstract_mesh.on("v5e:4x2"))
+    assert str(there.jaxpr) == str(lowered.partition().jaxpr)
+    there.verify()

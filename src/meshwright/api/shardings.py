@@ -360,8 +360,9 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     def moved(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ShardMap):
-            if is_on_other_machine(op.mesh, mesh):
-                return eqn.replace(op=replace(op, mesh=mesh, jaxpr=jaxpr_over(op.jaxpr, mesh)))
+            if is_on_other_machine(_untyped(op.mesh), _untyped(mesh)):  # regions in regions type some axes as manual
+                typed = mesh.update_axis_types(dict(zip(mesh.axis_names, op.mesh.axis_types)))
+                return eqn.replace(op=replace(op, mesh=typed, jaxpr=jaxpr_over(op.jaxpr, mesh)))
             if not _same(op.mesh, mesh):
                 raise MeshError(
                     f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "
