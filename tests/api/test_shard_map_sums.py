@@ -129,6 +129,38 @@ def test_a_product_whose_sum_is_left_open():
         np.testing.assert_array_equal(np.asarray(slope), want)
 
 
+def slope_inside(typed):
+    """The derivative by values that are ``typed`` alike on all devices, inside of the region: terms of each device."""
+    return lambda a, w: mw.grad(lambda w: mnp.sum((a @ w) ** 2))(typed(w))
+
+
+REDUCED = P(None, None, reduced={"x"})
+CAST, AS_IT_IS = slope_inside(lambda w: lax.pcast(w, "x", to="reduced")), slope_inside(lambda w: w)
+GATHERED = slope_inside(lambda w: lax.all_gather(w, "x", to="reduced", tiled=True))
+
+
+@pytest.mark.parametrize(
+    "f, spec, out_specs",
+    [
+        (lambda *args: lax.psum(CAST(*args), "x"), P(), WHOLE),
+        (CAST, P(), SUM),
+        (lambda *args: lax.psum(AS_IT_IS(*args), "x"), REDUCED, WHOLE),
+        (AS_IT_IS, REDUCED, SUM),
+        (lambda *args: lax.psum(AS_IT_IS(*args), "x"), None, WHOLE),  # as the type says
+        (lambda *args: lax.psum_scatter(GATHERED(*args), "x", tiled=True), P("x"), P("x")),
+        (lambda *args: lax.psum_scatter(CAST(*args), "x", tiled=True), P(), P("x")),
+    ],
+)
+def test_cotangents_of_what_is_reduced_are_terms(f, spec, out_specs):
+    """Each device has its own part of the sum, which is made once, by psum and not before."""
+    a, w = mw.device_put(A, P("x", None)), mw.device_put(B, P("x", None) if spec == P("x") else P(None, None))
+    if spec in (REDUCED, None):
+        w = mw.reshard(w, REDUCED)
+    specs = {} if spec is None else {"in_specs": (P("x"), spec)}
+    out = mw.shard_map(f, out_specs=out_specs, **specs)(a, w)
+    np.testing.assert_array_equal(plain(out), 2 * A.T @ (A @ B))
+
+
 @pytest.mark.parametrize(
     "f",
     [

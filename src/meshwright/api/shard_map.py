@@ -33,6 +33,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, Tracer, array_leaves, typeof
+from meshwright.ops.collective.named_axis import pcast
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.eager import REGION
@@ -242,7 +243,9 @@ class _Region:
         """The function of flat parts, which checks that its results are arrays; of sums it gets and returns wholes."""
 
         def run(*parts: Any) -> Any:
-            outs = self.f(*pytree.unflatten(in_tree, parts))
+            # the cotangents of what is reduced are terms of each device, as if it varied
+            typed = (pcast(x, tuple(sorted(s.reduced)), to="reduced") if s.reduced else x for x, s in zip(parts, specs))
+            outs = self.f(*pytree.unflatten(in_tree, typed))
             array_leaves(outs, lambda path: f"shard_map of {described(self.f)}: output{path} is no array")
             return outs
 
@@ -437,7 +440,7 @@ def typed_spec(aval: ShapedArray, axes: Sequence[str]) -> PartitionSpec:
     """How a type splits its value over ``axes``."""
     spec = PartitionSpec() if aval.explicit is None else aval.explicit.spec
     dims = (tuple(a for a in spec.axes(d) if a in axes) for d in range(aval.ndim))
-    return PartitionSpec(*dims, unreduced=spec.unreduced.intersection(axes))
+    return PartitionSpec(*dims, unreduced=spec.unreduced.intersection(axes), reduced=spec.reduced.intersection(axes))
 
 
 def inside_of(mesh: Mesh | AbstractMesh, manual: Sequence[str]) -> Mesh | AbstractMesh:

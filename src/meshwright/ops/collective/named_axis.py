@@ -11,7 +11,6 @@ from functools import wraps
 from typing import Any
 
 from meshwright.core import dtypes, pytree
-from meshwright.core.avals import NOWHERE
 from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, AxisError, ShapeError
@@ -241,8 +240,9 @@ def all_gather(
     """Gather ``x`` (a tree of arrays) from all positions along the named axes, or from each position's group.
 
     The arrays are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along it. In a ``shard_map``
-    the type of the result varies over the axes, since each device has its own cotangent for it. With ``to="invarying"``
-    (or ``"reduced"``) it does not vary, so that it can be returned from the region without its axes.
+    the type of the result varies over the axes, since each device has its own cotangent for it: for that,
+    ``to="reduced"`` is another word. With ``to="invarying"`` it does not vary, so that it can be returned from the
+    region without its axes.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
@@ -257,7 +257,7 @@ def all_gather(
       [1, 2, 3, 4]
     """
     names, sizes = _names(axis_name)
-    same = _known_as(to, "all_gather") in ("invarying", "reduced")
+    same = _known_as(to, "all_gather") == "invarying"
     groups = axis_groups("all_gather", names, sizes, axis_index_groups)
     d = _dim("all_gather", "axis", axis, typeof(x).ndim + (not tiled))
     if groups:
@@ -301,7 +301,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
     ``to="unreduced"`` says that what varies are terms of a sum that is still to be made, as which it is returned where
     ``out_specs`` has ``P(unreduced={"x"})``; ``to="reduced"`` of what is the same everywhere that its cotangents are
-    such sums. The types of such values are those of varying and invariant ones here.
+    the terms of such a sum. Both have the types of varying values here.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
@@ -316,8 +316,10 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     checked = STATE.checked.intersection(names)
     over = checked & axes_of(x)
     if _known_as(to, "pcast") != "varying" and checked:
-        if over == (checked if to == "unreduced" else NOWHERE) and to.endswith("reduced"):
+        if to == "unreduced" and over == checked:
             return x
+        if to == "reduced" and not over:
+            return cast(x, checked)
         raise ArgumentError(
             f"pcast: to={to!r} would say of {typeof(x)} what no cast makes true; have devices agree with psum, pmean, "
             "pmax or all_gather_invariant"
