@@ -102,7 +102,7 @@ def _replace(graph: fx.Graph, node: fx.Node) -> None:
     written = tuple(name for name in _written(op) if given.get(name) is not None)
     _refuse_shared(node, given, written)
     count = len(op._schema.returns)
-    places = [given[name] for name in written]
+    places: list[Any] = [given[name] for name in written]
     values = [*_results(node.meta.get("val"), count), *(_like(fx.map_arg(p, lambda n: n.meta["val"])) for p in places)]
     if not values:
         return
