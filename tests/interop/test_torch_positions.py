@@ -149,6 +149,12 @@ def test_lengths_that_a_position_decides_are_refused(refuses):
         mw.from_torch(Of(lambda self, x, i: x[:, : i.item()]), (X, torch.tensor(1)))
 
 
+def test_slices_of_all_elements_are_refused(refuses):
+    """They would begin at 0 in any run."""
+    with refuses(errors.ImportProgramError, "aten.slice.Tensor"):
+        mw.from_torch(Of(lambda self, x, i: x[:, i : i + 6]), (X, torch.tensor(0)))
+
+
 def test_what_a_slice_does_not_have_is_not_a_number():
     """Torch's has fewer elements there, or none, and assigns to as many."""
 

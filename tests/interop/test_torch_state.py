@@ -333,6 +333,23 @@ def test_buffers_that_grow_are_refused(refuses):
         mw.from_torch(Growing(), (torch.ones(4, 3),))
 
 
+@pytest.mark.parametrize("make", [lambda x: x, lambda x: x[1:]], ids=["same", "view"])
+def test_buffers_of_one_memory_that_part_are_refused(make, refuses):
+    class Parting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Module()
+            self.inner.register_buffer("rows", torch.arange(3.0))
+            self.register_buffer("same", make(self.inner.rows))
+
+        def forward(self, x):
+            self.inner.rows = self.inner.rows + x
+            return self.same.sum()
+
+    with refuses(errors.ImportProgramError, "same", "inner.rows", "copy_"):
+        mw.from_torch(Parting(), (torch.ones(3),))
+
+
 def test_functions_that_kept_tensors_without_values_are_told_of(refuses):
     @functools.cache
     def table(n):

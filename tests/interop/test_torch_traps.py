@@ -1,6 +1,7 @@
 """What an import of PyTorch's programs can get wrong without a word, one test each."""
 
 import copy
+import importlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -774,7 +775,7 @@ class Biased(nn.Module):
 @pytest.mark.parametrize("queries", [3, 5])
 def test_causal_masks_that_only_hold_sizes(name, queries):
     """Torch makes a tensor of another class, which it cannot while it exports."""
-    make = getattr(torch.nn.attention.bias, name)
+    make = getattr(importlib.import_module("torch.nn.attention.bias"), name)
     check(Biased(make), torch.randn(1, 2, queries, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     assert type(make(2, 3)) is torch.nn.attention.bias.CausalBias
 

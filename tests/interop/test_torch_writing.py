@@ -33,6 +33,24 @@ def unknown(x: torch.Tensor) -> None:
     x.zero_()
 
 
+@torch.library.custom_op("writing::spread", mutates_args=("to", "all"))
+def spread(x: torch.Tensor, to: torch.Tensor | None, all: list[torch.Tensor]) -> list[torch.Tensor]:
+    for i, y in enumerate([*all, *([] if to is None else [to])]):
+        y.mul_(i + 2).add_(x)
+    return [x * 3, x - 1]
+
+
+@spread.register_fake
+def _(x, to, all):
+    return [torch.empty_like(x), torch.empty_like(x)]
+
+
+@mw.interop.torch.register("writing::spread")
+def _(x, to, all):
+    own = [[x * 3, x - 1], [(i + 2) * y + x for i, y in enumerate(all)]]
+    return own if to is None else [*own[:1], (len(all) + 2) * to + x, own[1]]
+
+
 @mw.interop.torch.register("writing::add_to")
 def _(x, y, factor):
     return (x + factor * y).sum(), x + factor * y
@@ -91,3 +109,71 @@ def test_ops_without_a_rule_are_named(refuses):
 
     with refuses(errors.RuleError, "writing.unknown.default", "What they write to is returned by their rules"):
         mw.from_torch(Module(), (torch.ones(3),))
+
+
+def test_lists_and_what_may_be_none_are_written():
+    class Module(nn.Module):
+        def forward(self, x):
+            a, b = x.sin(), x[1:] * 2
+            outs = spread(x[:2], None, [a[1:3], b[:2]]) + spread(x[0], a[0], [b[2]])
+            return outs, a, b
+
+    module, x = Module(), torch.linspace(-2, 3, 12).reshape(4, 3)
+    with torch.no_grad():
+        outs, *rest = module(x)
+    model = mw.from_torch(module, (x,))
+    got, *others = model(model.params, x.numpy())
+    for a, b in zip((*got, *others), (*outs, *rest), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_writes_where_torch_casts():
+    class Module(nn.Module):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = x.sin()
+                return add_to(y, x) * x @ x.T + y.sum()
+
+    module, x = Module(), torch.linspace(-2, 3, 12).reshape(4, 3)
+    model = mw.from_torch(module, (x,))
+    with torch.no_grad():
+        np.testing.assert_allclose(model(model.params, x.numpy()).astype("f4"), module(x).float(), rtol=2e-2)
+
+
+SHARED = {
+    "twice": lambda x: swap(x, x.cos(), x),
+    "read": lambda x: add_to(x[:, 1:], x[:, :2]),
+    "listed": lambda x: spread(x.cos(), None, [x, x]),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_memory_that_is_written_to_is_given_once(name, refuses):
+    class Module(nn.Module):
+        def forward(self, x):
+            x = x + 1
+            SHARED[name](x)
+            return x
+
+    with refuses(errors.RuleError, "writing.", "twice", "clone"):
+        mw.from_torch(Module(), (torch.ones(3, 3),))
+
+
+@pytest.mark.parametrize("rule", [lambda x: x, lambda x: (x, x.sum())], ids=["few", "shape"])
+def test_results_of_rules_that_are_not_the_ops(rule, refuses):
+    @torch.library.custom_op("writing::doubled", mutates_args=("x",))
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    doubled.register_fake(torch.empty_like)
+    mw.interop.torch.register("writing::doubled")(rule)
+
+    class Module(nn.Module):
+        def forward(self, x):
+            x = x + 1
+            return doubled(x) + x
+
+    with refuses(errors.RuleError, "writing.doubled", "the rule returns", "expected"):
+        model = mw.from_torch(Module(), (torch.ones(3),))
+        model(model.params, np.ones(3, np.float32))

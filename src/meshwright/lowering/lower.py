@@ -33,6 +33,7 @@ from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.starts import keep_starts
 from meshwright.lowering.tables import compute_entries
 from meshwright.lowering.target import Target
+from meshwright.ops.indexing.inside import INSIDE
 from meshwright.ops.shape.empty import without_empty
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.sharding import AbstractMesh
@@ -88,6 +89,7 @@ LOWERING = (
     WORDS,
     UNCONSTRAINED,
     WHOLE_REGIONS,
+    INSIDE,
     ORDERED,
     WRITTEN_OUT,
     LOOPS_IN_BODIES,

@@ -14,6 +14,7 @@ from meshwright.ops.control.check import NO_DEBUG_CHECKS
 from meshwright.ops.control.stacked_rows import blocks_of_rows, leading_rows
 from meshwright.ops.element_order import in_one_order
 from meshwright.ops.indexing.counted_rows import counted_rows
+from meshwright.ops.indexing.inside import INSIDE
 from meshwright.ops.indexing.known_places import known_places
 from meshwright.ops.shape.cut_pads import cut_pads
 from meshwright.ops.shape.cyclic import cyclic_windows
@@ -56,8 +57,8 @@ DROP_DEAD = Pass(
 )
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
-    INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, CUT_PADS,
-    JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, INSIDE, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS,
+    CUT_PADS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (

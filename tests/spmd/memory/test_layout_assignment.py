@@ -284,3 +284,16 @@ def test_the_largest_part_of_a_concatenation_decides_its_order():
     joined = Node("concatenate", parts, (whole,), {"dimension": 1})
     assert carried(joined, 0, (1, 0)) == (1, 0)
     assert carried(joined, 1, (0, 1)) is None
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (8, 0), (0, 1)])
+def test_arrays_without_elements(shape):
+    """Reshapes of these, among others that are copied, had no order."""
+
+    def empty(x):
+        y = x.reshape(0, 2, 4).transpose(2, 0, 1)
+        return y, x.reshape(4, 0, 3).sum(0), (x.T @ x).reshape(-1), y.reshape(0, 5) * 2, x @ x.T
+
+    plan = planned(empty, array(*shape))
+    assert all(sorted(order) == list(range(len(order))) for order in plan.orders.values())
+    assert reshaped(shape, (1, 0), (2, 0, 4)) == (2, 1, 0)

@@ -124,7 +124,7 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins), assignments(assigned), buffers_as_before(module, assigned), replaced_methods():
+        with begins_told(*begins), assignments(assigned), replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         merge_buffers(program, module)

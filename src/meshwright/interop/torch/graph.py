@@ -12,6 +12,7 @@ from torch import fx
 
 from meshwright import lax, random
 from meshwright.core import source
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.derivatives import between, is_derivative
@@ -20,6 +21,8 @@ from meshwright.interop.torch.sources import described, location
 from meshwright.interop.torch.tensors import as_array, conjugated
 from meshwright.transforms.autodiff import vjp
 
+#: where ops are torch's, and ours
+_TORCHS = "aten", "prims", "meshwright", "prim"
 #: of Python numbers, not of tensors: sizes of dimensions and what is computed of them
 _SIZES = ("aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset")
 
@@ -63,6 +66,27 @@ def _size(target: Any, args: Sequence[Any]) -> Any:
     if "sym_numel" in name:
         return args[0].size
     raise RuleError(f"{name}: strides and offsets are about memory, which arrays do not show")
+
+
+def _check_results(out: Any, expected: Any) -> None:
+    """Refuse what a rule of a user's returns if it has other shapes than the op's results.
+
+    Raises:
+      RuleError: it has.
+    """
+    if isinstance(expected, (tuple, list)):
+        if not isinstance(out, (tuple, list)) or len(out) != len(expected):
+            got = len(out) if isinstance(out, (tuple, list)) else "one array"
+            raise RuleError(
+                f"the rule returns {got}, expected a tuple of {counted(len(expected), 'result')}: those of the op, and "
+                "what tensors become that it writes to"
+            )
+        for each, value in zip(out, expected):
+            _check_results(each, value)
+    elif isinstance(expected, torch.Tensor):
+        shape, wanted = getattr(out, "shape", ()), tuple(expected.shape)
+        if len(shape) != len(wanted) or any(type(n) is int and n != m for n, m in zip(wanted, shape)):
+            raise RuleError(f"the rule returns an array of shape {tuple(shape)}, expected {wanted}, as of the op")
 
 
 def _constant(value: Any) -> Any:
@@ -116,6 +140,8 @@ class Interpreter:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return self.region(node.target, args)
         out = registry.call(node.target, tuple(args), kwargs, self.draw)
+        if getattr(node.target, "namespace", "") not in _TORCHS:
+            _check_results(out, node.meta.get("val"))
         given = any(numbers.is_number(n.meta.get("val")) for n in node.all_input_nodes)
         return numbers.typed(out, node.meta.get("val")) if given else out
 

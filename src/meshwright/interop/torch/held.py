@@ -109,16 +109,19 @@ def buffers_as_before(module: torch.nn.Module, found: list[str]) -> Iterator[Non
 
     @wraps(forward)
     def written(*args: Any, **kwargs: Any) -> Any:
+        slots: list[tuple[str, Any, Any]] = []
         before = [(path, part._buffers, dict(part._buffers)) for path, part in module.named_modules()]
-        out, changed = None, []
+        out = None
         with _without_torchs_hook():
             try:
                 out = forward(*args, **kwargs)
             finally:
                 for path, buffers, old in before:
-                    changed += [(_path(path, n), old.get(n), b) for n, b in buffers.items() if b is not old.get(n)]
+                    slots += [(_path(path, n), old.get(n), b) for n, b in buffers.items()]
                     buffers.clear()
                     buffers.update(old)
+        _refuse_untied(slots)
+        changed = [(name, old, new) for name, old, new in slots if old is not new]
         found.extend(f"self.{name}" for name, old, new in changed if old is None or new is None)
         return _copied(out, [(n, old, new) for n, old, new in changed if old is not None and new is not None])
 
@@ -129,6 +132,26 @@ def buffers_as_before(module: torch.nn.Module, found: list[str]) -> Iterator[Non
         del module.forward
         if own is not None:
             module.forward = own
+
+
+def _refuse_untied(slots: Sequence[tuple[str, Any, Any]]) -> None:
+    """Refuse forwards after which buffers of one memory are no longer of one; ``slots`` are names with what buffers
+    were and are.
+
+    Raises:
+      ImportProgramError: there are such buffers: what is written to one would be in the others as well.
+    """
+    homes: dict[int, tuple[str, Any, Any]] = {}
+    for name, old, new in slots:
+        if old is None or not old.numel():
+            continue
+        first, was, now = homes.setdefault(old.untyped_storage()._cdata, (name, old, new))
+        if new is not now and not (old is new and was is now):
+            raise ImportProgramError(
+                f"from_torch: the buffers {first} and {name} share their memory, and one is assigned to, so that "
+                "they share none after the first call: write to it in place (copy_), or make them buffers of their own "
+                "(clone)"
+            )
 
 
 def _path(path: str, name: str) -> str:

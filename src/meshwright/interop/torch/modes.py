@@ -18,6 +18,7 @@ from meshwright.interop.torch.in_place import name_results
 from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.packed import cast_layers
 from meshwright.interop.torch.unseen import write_unseen
+from meshwright.interop.torch.writing import without_own_writes
 
 
 # --- no gradients -------------------------------------------------------------------------------------------
@@ -154,6 +155,7 @@ def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     regions = [n for n in module.graph.nodes if _is_region(n)]
     if not regions:
         return program
+    without_own_writes(module)
     for part in (m for m in module.modules() if isinstance(m, fx.GraphModule)):
         _drop_checks(part)
     for node in regions:

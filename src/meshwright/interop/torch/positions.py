@@ -159,7 +159,8 @@ def _sliced(x: torch.Tensor, dim: int, part: slice) -> torch.Tensor:
     start, stop = (0 if part.start is None else part.start), part.stop
     length = _length(start, stop) if part.step in (None, 1) else None
     size = x.shape[dim]
-    if length is None or not 0 < length <= size or not _is_unbacked(start):
+    # one that all elements have begins at 0 only, which torch would take for granted
+    if length is None or not 0 < length < size or not _is_unbacked(start):
         numbers = [n.item() if isinstance(n, torch.Tensor) else n for n in (part.start, stop, part.step)]
         return aten.slice(x, dim, *numbers[:2], 1 if part.step is None else numbers[2])  # type: ignore[no-any-return]
     at = _as_tensor(start)

@@ -125,7 +125,9 @@ def _keeps(node: Node, x: Node) -> bool:
 def _reshaped(before: ShapedArray, order: Order, after: ShapedArray) -> Order | None:
     """The order after a reshape, unless it splits lanes and another order of the same elements has less padding."""
     its = reshaped(before.shape, order, after.shape)
-    if its is None or after.ndim < 2 or before.ndim < 2 or _fastest(before.shape, order) == _fastest(after.shape, its):
+    if its is None or not after.size or min(after.ndim, before.ndim) < 2:
+        return its
+    if _fastest(before.shape, order) == _fastest(after.shape, its):
         return its
     return its if ordered_bytes(after, its) < _SPLIT * _least(before.shape, after.shape, after) else None
 
@@ -166,6 +168,8 @@ def passing(node: Node) -> Order:
 @lru_cache(4096)
 def reshaped(before: tuple[int, ...], order: Order, after: tuple[int, ...]) -> Order | None:
     """The order after a reshape in which elements follow each other as before, or None if there is none."""
+    if 0 in before:  # no elements are in any order
+        return default(len(after))
     groups = groups_of(before, after)
     if groups is None:
         return None

@@ -159,7 +159,7 @@ def _vector_product(
         ((operands[0], lb, lc), (operands[1], rb, rc)),
         ((operands[1], rb, rc), (operands[0], lb, lc)),
     ):
-        if _size(vector, range(len(vector.shape))) != _size(vector, (*batch, *summed)):
+        if _size(vector, [d for d in range(len(vector.shape)) if d not in (*batch, *summed)]) != 1:
             continue
         kept = [d for d in range(len(vector.shape)) if d in batch or d in summed]
         at = tuple(along[batch.index(d)] if d in batch else gone[summed.index(d)] for d in kept)
