@@ -9,7 +9,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright import lax
-from meshwright.errors import ArgumentError, ShardingTypeError
+from meshwright.errors import ArgumentError, ShardingError, ShardingTypeError
 from meshwright.sharding import AxisType
 
 pytestmark = pytest.mark.usefixtures("mesh")
@@ -199,3 +199,17 @@ def test_what_the_type_does_not_say_is_refused():
         made(lambda c: lax.psum(c, "x"), check_vma=False)(pending())
     with pytest.raises(ArgumentError, match=r"only \['y'\] are manual"):
         made(lambda c: c, axis_names={"y"})(pending())
+
+
+def test_a_result_is_reduced_as_its_spec_says():
+    """The weights of a layer, made in one region and used in another, whose derivatives are terms there."""
+    weights, x = mnp.arange(4.0), mw.device_put(np.arange(8, dtype=np.float32) ** 2, P("x"))
+    reduced = P(reduced={"x"})
+    make = made(lambda w: 2 * w + 1, reduced, WHOLE)
+    use = made(lambda w, x: lax.psum(mnp.sum(mnp.sin(w) * x), "x"), WHOLE, (reduced, P("x")))
+    assert str(mw.typeof(make(weights))) == "f32[4]{R:x}"
+    want = 2 * np.cos(2 * np.arange(4) + 1) * np.asarray(x).reshape(2, 4).sum(0)
+    for step in (mw.grad(lambda w: use(make(w), x)), mw.jit(mw.grad(lambda w: use(make(w), x)))):
+        np.testing.assert_allclose(np.asarray(step(weights)), want, rtol=1e-5)
+    with pytest.raises(ShardingError, match=r"which P\(reduced=\{'x'\}\) does not name"):
+        made(lambda w: w, reduced, reduced)(make(weights))

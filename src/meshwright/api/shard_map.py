@@ -288,14 +288,14 @@ def _call(region: _Region, args: Any) -> Any:
     stated_specs = (*whole, *map(stated, specs)), tuple(map(stated, out_specs))
     op = ShardMap(stated_specs[0], jaxpr, mesh, stated_specs[1], names, check)
     if check:
-        _check_results(f, op, pytree.paths(outs))
+        _check_results(f, op, pytree.paths(outs), out_specs)
         op = op.with_cast_results()
     run = _program(op) if STATE.trace is EVAL else op.bind
     return pytree.unflatten(out_tree, _typed_sums(run(*consts, *flat), out_specs, mesh))
 
 
 def _typed_sums(outs: Sequence[Any], specs: Sequence[PartitionSpec], mesh: Mesh | AbstractMesh) -> list[Any]:
-    return [typed_as(x, s, mesh) if s.unreduced else x for x, s in zip(outs, specs)]
+    return [typed_as(x, s, mesh) if s.unreduced or s.reduced else x for x, s in zip(outs, specs)]
 
 
 def _in_python(region: _Region, args: Any) -> Any:
@@ -361,11 +361,11 @@ _NO_JAXPR = ClosedJaxpr(Jaxpr([], [], [], []))
 REGION.fill(lambda op, arrays: _program(cast(ShardMap, op))(*arrays))
 
 
-def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) -> None:
+def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str], specs: Sequence[PartitionSpec]) -> None:
     """Raise if a result varies over an axis that its spec does not name."""
     wrong: list[str] = []
     over: set[str] = set()
-    for spec, aval, path in zip(op.out_specs, op.jaxpr.out_avals, paths):
+    for spec, aval, path in zip(specs, op.jaxpr.out_avals, paths):
         more = aval.vma.intersection(op.manual) - op.named(spec)
         if more:
             over.update(more)

@@ -39,11 +39,11 @@ def stated(spec: PartitionSpec) -> PartitionSpec:
 def typed_as(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> Any:
     """A result of a region, whose type says of explicit axes what its spec does."""
     explicit = mesh.abstract_mesh.of_type(AxisType.Explicit)
-    over = spec.unreduced.intersection(explicit)
+    unreduced, reduced = spec.unreduced.intersection(explicit), spec.reduced.intersection(explicit)
     entries = [tuple(a for a in spec.axes(d) if a in explicit) for d in range(typeof(x).ndim)]
-    if not over and not any(entries):
+    if not (unreduced or reduced or any(entries)):
         return x
-    return reshard(x, NamedSharding(mesh, PartitionSpec(*entries, unreduced=over)))
+    return reshard(x, NamedSharding(mesh, PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)))
 
 
 def on_terms(
