@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from meshwright.core.source import warn
 from meshwright.errors import ImportProgramError, MutationWarning
+from meshwright.interop.torch.methods import replaced
 from meshwright.interop.torch.overrides import is_written
 
 
@@ -105,7 +106,7 @@ def buffers_as_before(module: torch.nn.Module, found: list[str]) -> Iterator[Non
     if isinstance(module, fx.GraphModule):  # Dynamo has written them
         yield
         return
-    forward, own = module.forward, vars(module).get("forward")
+    forward = module.forward
 
     @wraps(forward)
     def written(*args: Any, **kwargs: Any) -> Any:
@@ -125,13 +126,8 @@ def buffers_as_before(module: torch.nn.Module, found: list[str]) -> Iterator[Non
         found.extend(f"self.{name}" for name, old, new in changed if old is None or new is None)
         return _copied(out, [(n, old, new) for n, old, new in changed if old is not None and new is not None])
 
-    module.forward = written
-    try:
+    with replaced({(module, "forward"): written}):
         yield
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
 
 
 def _refuse_untied(slots: Sequence[tuple[str, Any, Any]]) -> None:

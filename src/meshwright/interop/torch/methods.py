@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -30,11 +31,12 @@ def _stands_for(owner: Any, name: str) -> Callable[[Method], Method]:
 
 @contextmanager
 def replaced(functions: Mapping[tuple[Any, str], Method]) -> Iterator[None]:
-    """Within, these are the functions of modules and classes, where this thread calls them."""
+    """Within, these are the functions of modules, of classes and of objects, where this thread calls them."""
     thread = threading.get_ident()
     before = {(owner, name): vars(owner).get(name) for owner, name in functions}
 
     def here(function: Method, otherwise: Method) -> Method:
+        @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             return (function if threading.get_ident() == thread else otherwise)(*args, **kwargs)
 

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, m
 
 from meshwright.errors import RuleError
 from meshwright.interop.torch.in_place import name_results
+from meshwright.interop.torch.methods import replaced
 from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.packed import cast_layers
 from meshwright.interop.torch.unseen import write_unseen
@@ -133,20 +134,15 @@ def _begun_in_graph(module: fx.GraphModule, dtype: torch.dtype) -> Iterator[None
 
 @contextmanager
 def _begun_in_forward(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    forward, own = module.forward, vars(module).get("forward")
+    forward = module.forward
 
     @wraps(forward)
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast("cpu", dtype=dtype):
             return forward(*args, **kwargs)
 
-    module.forward = cast
-    try:
+    with replaced({(module, "forward"): cast}):
         yield
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
 
 
 def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
