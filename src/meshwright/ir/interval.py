@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -83,6 +84,17 @@ class Interval:
 
 def _times(a: float, b: float) -> float:
     return 0 if a == 0 or b == 0 else a * b  # not 0.0: bounds that are integers stay so, and are exact
+
+
+def hull(*ranges: Interval) -> Interval:
+    """The smallest interval that contains all."""
+    return functools.reduce(Interval.hull, ranges)
+
+
+def common_bits(a: Interval, b: Interval) -> Interval:
+    """Where the bits are that integers of both intervals have in common."""
+    highs = [x.high for x in (a, b) if x.low >= 0]
+    return Interval(0, min(highs)) if highs else ANYWHERE
 
 
 ANYWHERE = Interval()

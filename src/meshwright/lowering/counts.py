@@ -23,7 +23,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.constants import known_values
-from meshwright.ir.interval import ANYWHERE, Interval
+from meshwright.ir.interval import ANYWHERE, Interval, common_bits, hull
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.passes import Pass, dead_code
@@ -203,15 +203,6 @@ def _of_words(ranges: Callable[..., Interval]) -> _Rule:
     return rule
 
 
-def _hull(*ranges: Interval) -> Interval:
-    return functools.reduce(Interval.hull, ranges)
-
-
-def _common_bits(a: Interval, b: Interval) -> Interval:
-    highs = [x.high for x in (a, b) if x.low >= 0]
-    return Interval(0, min(highs)) if highs else ANYWHERE
-
-
 def _all_bits(a: Interval, b: Interval) -> Interval:
     return Interval(0, 2 ** int(max(a.high, b.high)).bit_length() - 1) if min(a.low, b.low) >= 0 else ANYWHERE
 
@@ -285,7 +276,7 @@ _RULES: dict[str, _Rule] = {
     "sub": _of_words(lambda a, b: a + -b),
     "mul": _of_words(Interval.__mul__),
     "neg": _of_words(Interval.__neg__),
-    "and": _of_words(_common_bits),
+    "and": _of_words(common_bits),
     **dict.fromkeys(("or", "xor"), _of_words(_all_bits)),
     "shift_left": _shift_left,
     "shift_right_logical": _shift_right,
@@ -293,7 +284,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("broadcast_in_dim", "concatenate", "reshape", "rev", "select_n", "sharding_annotation", "slice", "squeeze",
          "transpose"),
-        _of_words(_hull),
+        _of_words(hull),
     ),
     "iota": _iota,
     "convert_element_type": _convert,

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.constants import known_values
-from meshwright.ir.interval import ANYWHERE, BITS, Interval
+from meshwright.ir.interval import ANYWHERE, BITS, Interval, common_bits, hull
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import in_jaxprs, producers_of, rebuilt, renamed
@@ -123,7 +123,7 @@ class Bounds:
         if len(cases) == 2:
             ways = (self._if(eqn.invars[0], bool(i), eqn.invars[1 + i]) for i in range(2))
             cases = [way for way in ways if way.low <= way.high] or cases
-        return Interval(min(c.low for c in cases), max(c.high for c in cases))
+        return hull(*cases)
 
     def _if(self, condition: Atom, holds: bool, x: Atom) -> Interval:
         """Where ``x`` is if a condition holds, or does not; low > high if it never does."""
@@ -188,10 +188,6 @@ def _both(x: Interval, y: Interval) -> Interval:
 Rule = Callable[[Any, Known, Avals], Sequence[Interval]]
 
 
-def _hull(op: Any, known: Known, avals: Avals) -> Known:
-    return [Interval(min(k.low for k in known), max(k.high for k in known))]
-
-
 def _of_ints(op: Any, known: Known, avals: Avals) -> Known:
     return known[:1] if _counts(avals[0]) else []
 
@@ -207,11 +203,6 @@ def _rem(op: Any, known: Known, avals: Avals) -> Known:
 def _div(op: Any, known: Known, avals: Avals) -> Known:
     x, y = known
     return [Interval(0, x.high // y.low)] if x.low >= 0 and y.low > 0 and _counts(avals[0]) else []
-
-
-def _and(op: Any, known: Known, avals: Avals) -> Known:
-    highs = [k.high for k in known if k.low >= 0]
-    return [Interval(0, min(highs))] if highs else []
 
 
 def _order(first: int, gap: int) -> Rule:
@@ -245,7 +236,7 @@ _RULES: dict[str, Rule] = {
         "reshape squeeze broadcast_in_dim transpose rev slice copy dynamic_slice reduce_max reduce_min "
         "optimization_barrier convert_element_type gather".split(), _of_ints
     ),
-    **dict.fromkeys(("concatenate", "pad"), _hull),
+    **dict.fromkeys(("concatenate", "pad"), lambda op, known, avals: [hull(*known)]),
     "iota": lambda op, known, avals: [Interval(0, op.shape[op.dimension] - 1)],
     "add": lambda op, known, avals: [known[0] + known[1]],
     "sub": lambda op, known, avals: [known[0] + -known[1]],
@@ -254,7 +245,8 @@ _RULES: dict[str, Rule] = {
     "max": lambda op, known, avals: [Interval(max(k.low for k in known), max(k.high for k in known))],
     "min": lambda op, known, avals: [Interval(min(k.low for k in known), min(k.high for k in known))],
     "not": lambda op, known, avals: [Interval(1, 1) + -known[0]] if dtypes.is_bool(avals[0].dtype) else [],
-    "clamp": _clamp, "rem": _rem, "div": _div, "and": _and, "reduce_sum": _sum, "argmax": _extreme, "argmin": _extreme,
+    "and": lambda op, known, avals: [common_bits(*known)],
+    "clamp": _clamp, "rem": _rem, "div": _div, "reduce_sum": _sum, "argmax": _extreme, "argmin": _extreme,
     "lt": _order(0, 1), "le": _order(0, 0), "gt": _order(1, 1), "ge": _order(1, 0),
     "sort": lambda op, known, avals: known,
     "top_k": lambda op, known, avals: [known[0], Interval(0, avals[0].shape[-1] - 1)],
