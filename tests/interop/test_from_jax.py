@@ -474,6 +474,45 @@ def test_second_derivatives_are_those_of_what_the_rules_evaluate(outer, inner):
     _close(mw.jit(lambda x: second(mw, ours, x))(x), second(jax, _clipped(), x))
 
 
+@jax.custom_vjp
+def _with_clipped_derivative(x):
+    return x
+
+
+_with_clipped_derivative.defvjp(lambda x: (x, None), lambda _, ct: (jnp.clip(ct, -0.3, 0.3),))
+
+
+def test_backward_rules_that_are_not_linear_get_the_sum_of_what_reaches_them():
+    """The value and the derivative by ``x`` both depend on ``p``."""
+
+    def f(p, x):
+        return (jnp.sin(_with_clipped_derivative(p) * x) ** 2).sum()
+
+    def derivative(m, f):
+        def penalized(p, x):
+            value, slope = m.value_and_grad(f, 1)(p, x)
+            return value + (slope**2).sum()
+
+        return m.grad(penalized)
+
+    p, x = np.linspace(0.1, 1.2, 5, dtype=np.float32), np.linspace(-1, 1.3, 5, dtype=np.float32)
+    want = derivative(jax, f)(p, x)
+    assert np.abs(want).max() == np.float32(0.3)  # once, not for each
+    _close(derivative(mw, mw.from_jax(f))(p, x), want)
+
+
+def test_backward_rules_beside_what_keeps_values_without_derivatives():
+    divided, x = _divides(), np.linspace(-1, 1.3, 5, dtype=np.float32)
+
+    def f(x):
+        return (_with_clipped_derivative(jnp.sin(x)) ** 2 + divided(x, 2 + x * x)).sum()
+
+    def second(m, f):
+        return m.grad(lambda x: (m.grad(f)(x) ** 2).sum())
+
+    _close(mw.jit(second(mw, mw.from_jax(f)))(x), second(jax, f)(x))
+
+
 def test_functions_with_a_backward_rule_are_checkpointed_and_scanned():
     x = np.array([0.5, -1.0, 2.0], np.float32)
 

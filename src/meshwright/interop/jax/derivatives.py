@@ -58,18 +58,21 @@ class ByRules:
     """Evaluates the converted program of a JAX function with JAX's derivative, and with ``batches`` its batched form.
 
     ``function`` is the JAX function, from arrays to a list of arrays; ``import_`` converts JAX's functions to ours. The
-    residuals of the linearized function have no derivative: second derivatives are those of the function itself. With
-    ``closes``, rules within the function hold tracers: they are run while it is linearized.
+    residuals of the linearized function have no derivative: second derivatives are those of the function itself. If it
+    ``has_backward_rules``, which need not be linear in cotangents, residuals have one where JAX has it, as there: so
+    such rules get the sum of all cotangents. With ``closes``, rules within the function hold tracers: they are run
+    while it is linearized.
     """
 
     def __init__(
         self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False,
-        closes: bool = False,
+        closes: bool = False, has_backward_rules: bool = False,
     ) -> None:  # fmt: skip
         self.function = function
         self.import_ = import_
         self.batches = batches
         self.closes = closes
+        self.has_backward_rules = has_backward_rules
         self._mapped, self._programs = cache(self._map), cache(self._convert)  # as long as the program lives
 
     def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
@@ -180,9 +183,17 @@ class ByRules:
             pullback = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1]
             return pullback(list(map(_typed_alike, cotangents, cotangent_types)))
 
-        pulled = _with_derivative_of(pull_of, pull)
+        @cache
+        def has_those_of_residuals(*leaves: Any) -> bool:
+            if not self.has_backward_rules:
+                return False
+            outs, linear = jax.eval_shape(linearized, *leaves)
+            cotangents = [y for y in outs if _is_inexact(y)]
+            return _has_pullback(linearized, leaves) and _has_pullback(pull, (linear, cotangents))
+
+        pulled = _with_derivative_of(pull_of, pull, has_those_of_residuals)
         return (
-            self.import_(_of_results_alone(linearized)),
+            self.import_(_of_results_alone(linearized, has_those_of_residuals)),
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
             _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
         )
@@ -193,16 +204,47 @@ def _typed_alike(x: Any, like: Any) -> Any:
     return x if jax.typeof(x).sharding == like.sharding else jax.sharding.reshard(x, like.sharding)
 
 
+def _shape(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.typeof(x).sharding)
+
+
+def _flattened(linearized: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
+    return linearized[0], jax.tree_util.tree_leaves(linearized[1])
+
+
 def _is_inexact(x: Any) -> bool:
     return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.inexact))
 
 
-def _of_results_alone(linearized: Callable[..., Any]) -> Callable[..., Any]:
+def _has_pullback(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether JAX has a derivative of all results of ``function(*args)`` by all of ``args``, given by their types."""
+    leaves, tree = jax.tree_util.tree_flatten(args)
+    moving = tuple(i for i, x in enumerate(leaves) if _is_inexact(x))
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        return jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(tree, leaves)))
+
+    def pulled(*leaves: Any) -> Any:
+        of_moving = partial(_of_moving, of_leaves, moving, leaves)
+        outs, pullback, _ = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)
+        return pullback(outs)
+
+    try:
+        jax.eval_shape(pulled, *leaves)
+    except Exception:  # of any rule, of anyone's
+        return False
+    return True
+
+
+def _of_results_alone(
+    linearized: Callable[..., Any], has_those_of_residuals: Callable[..., bool]
+) -> Callable[..., Any]:
     """``linearized`` with zero derivatives of the residuals. That of the results is of what is evaluated to linearize
     them: of a forward rule, where JAX's function has one.
 
     The residuals need none, as the derivative of the linear function is taken by the leaves
     (:func:`_with_derivative_of`). JAX may not have any: rules of solvers do not differentiate their factorization.
+    Where ``has_those_of_residuals(*types)``, it is by the residuals, which have theirs.
     """
     trees: list[Any] = []
 
@@ -215,6 +257,8 @@ def _of_results_alone(linearized: Callable[..., Any]) -> Callable[..., Any]:
 
     @partial(flat.defjvp, symbolic_zeros=True)
     def derivative(leaves: Any, tangents: Any) -> Any:
+        if has_those_of_residuals(*map(_shape, leaves)):
+            return _jvp(lambda *leaves: _flattened(linearized(*leaves)), leaves, tangents)
         _, kept = flat(*leaves)
         outs, touts = _jvp(lambda *leaves: linearized(*leaves)[0], leaves, tangents)
         return (outs, kept), (touts, [_no_tangent(x) for x in kept])
@@ -265,10 +309,13 @@ def _no_tangent(x: Any) -> Any:
     return jax.custom_derivatives.SymbolicZero(jax.typeof(x).to_tangent_aval())
 
 
-def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> Callable[..., Any]:
+def _with_derivative_of(
+    whole: Callable[..., Any], pull: Callable[..., Any], has_those_of_residuals: Callable[..., bool]
+) -> Callable[..., Any]:
     """A function of ``(leaves, cotangents, linear)`` that computes ``pull(linear, cotangents)``.
 
-    The value is the same as that of ``whole(leaves, cotangents)``, whose derivative it has.
+    The value is the same as that of ``whole(leaves, cotangents)``, whose derivative it has, unless
+    ``has_those_of_residuals(*types)``.
     """
 
     @jax.custom_jvp
@@ -277,6 +324,8 @@ def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> 
 
     @partial(pulled.defjvp, symbolic_zeros=True)
     def derivative(primals: Any, tangents: Any) -> Any:
+        if has_those_of_residuals(*map(_shape, primals[0])):
+            return _jvp(lambda cotangents, linear: pull(linear, cotangents), primals[1:], tangents[1:])
         return pulled(*primals), _jvp(whole, primals[:2], tangents[:2])[1]
 
     return pulled

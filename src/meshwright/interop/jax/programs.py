@@ -28,7 +28,12 @@ from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError, ShapeError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
-from meshwright.interop.jax.rules import has_batching_rules, has_rules, has_rules_that_close_over_values
+from meshwright.interop.jax.rules import (
+    has_backward_rules,
+    has_batching_rules,
+    has_rules,
+    has_rules_that_close_over_values,
+)
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
@@ -322,10 +327,10 @@ class JaxFunction:
             if jaxpr is None:
                 program.by_rules = of_operations
             elif (batches := has_batching_rules(jaxpr) or program.is_split) or has_rules(jaxpr):
-                if self._given is not None and has_rules_that_close_over_values(jaxpr):
-                    program.by_rules = ByRules(_of_leaves(self._given, tree), JaxFunction, batches, closes=True)
-                else:
-                    program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction, batches)
+                given = self._given if has_rules_that_close_over_values(jaxpr) else None
+                whole = jax.extend.core.jaxpr_as_fun(jaxpr) if given is None else _of_leaves(given, tree)
+                closes = given is not None
+                program.by_rules = ByRules(whole, JaxFunction, batches, closes, has_backward_rules(jaxpr))
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

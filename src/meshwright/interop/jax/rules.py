@@ -28,6 +28,11 @@ def has_batching_rules(jaxpr: Any) -> bool:
     return any(p.name in _BATCHED or _is_of_elsewhere(p) for p in (e.primitive for e in _eqns(jaxpr)))
 
 
+def has_backward_rules(jaxpr: Any) -> bool:
+    """Whether a jaxpr of JAX calls a function with a ``custom_vjp``."""
+    return any(eqn.primitive.name.startswith("custom_vjp_call") for eqn in _eqns(jaxpr))
+
+
 def has_rules_that_close_over_values(jaxpr: Any) -> bool:
     """Whether a jaxpr of JAX calls a function with rules of its user's that uses values from around it.
 
