@@ -458,3 +458,105 @@ def test_threads_may_give_one_reference_to_a_function():
     go_on.set()
     first.join()
     assert ref[...].tolist() == [2, 2, 2]
+
+
+# --- in place -------------------------------------------------------------------------------------------------------
+LARGE = (200, 128)
+
+
+def _write(ref, i, x):
+    ref[i] = x
+
+
+def _closing(ref):
+    return mw.jit(lambda i, x: _write(ref, i, x))
+
+
+def _given(ref):
+    return partial(mw.jit(_write), ref)
+
+
+@pytest.mark.parametrize("made", [_closing, _given])
+def test_jitted_functions_update_large_references_in_place(made):
+    ref = mw.new_ref(mnp.zeros(LARGE))
+    write = made(ref)
+    write(0, 1.0)
+    memory = ref.unsafe_buffer_pointer()
+    for i in range(1, 4):
+        row = ref[i - 1]  # a read of a part
+        write(i, i + 1.0)
+        assert ref.unsafe_buffer_pointer() == memory and row[0] == i
+    assert ref[:5, 0].tolist() == [1, 2, 3, 4, 0]
+
+
+def _read_by_a_function(ref):
+    return mw.jit(lambda: ref[...])()
+
+
+def _read_where_it_is_written(ref):
+    def bump():
+        ref[...] += 1
+        return ref[...]
+
+    return mw.jit(bump)()
+
+
+def _given_to_another(ref):
+    array = mnp.full(LARGE, 3.0)
+    mw.jit(lambda x: ref.__setitem__(..., x))(array)
+    return array
+
+
+def _of_two(ref):
+    other = mw.new_ref(mnp.zeros(LARGE))
+
+    def same():
+        ref[...] = ref[...] + 1
+        other[...] = ref[...]
+
+    mw.jit(same)()
+    _closing(ref)(0, 5.0)
+    return other[...]
+
+
+@pytest.mark.parametrize("made", [_closing, _given])
+@pytest.mark.parametrize("kept", [
+    lambda ref: ref[...], lambda ref: np.asarray(ref[...]), lambda ref: ref[:],
+    lambda ref: mnp.reshape(ref[...], (-1, 2)), lambda ref: (ref.__setitem__(..., 2 * ref[...]), ref[...])[1],
+    lambda ref: lax.cond(True, lambda: ref[...], lambda: ref[...] + 1), lambda ref: mw.vmap(lambda r: r[...])(ref),
+    lambda ref: mw.ref.swap(ref, ..., mnp.full(LARGE, 7.0)), _read_by_a_function, _read_where_it_is_written,
+    _given_to_another, _of_two,
+])  # fmt: skip
+def test_what_else_has_the_value_of_a_reference_keeps_it(made, kept):
+    first = mnp.arange(float(np.prod(LARGE))).reshape(LARGE)
+    ref = mw.new_ref(first)
+    write = made(ref)
+    write(1, 4.0)
+    array = kept(ref)
+    before, known = np.array(array), np.array(ref[...])
+    for i in range(3):
+        write(i, -1.0 - i)
+        known[i] = -1 - i
+    np.testing.assert_array_equal(array, before)
+    np.testing.assert_array_equal(ref[...], known)
+    assert first[1, 1] == LARGE[1] + 1  # what it was made of
+
+
+def test_references_on_a_mesh_are_updated_in_place_and_keep_their_sharding():
+    mesh = mw.make_mesh((4,), ("x",))
+    sharding = NamedSharding(mesh, P("x"))
+    cache, params = (mw.new_ref(mw.device_put(mnp.zeros(LARGE), sharding)) for _ in range(2))
+
+    @mw.jit
+    def step(params, x, *, factor):
+        params[...] = params[...] * factor + x
+        cache[2] = x[0]
+        return cache[0, 0] + params[1, 1]
+
+    x = mw.device_put(mnp.ones(LARGE), sharding)
+    outs = [float(step(params, x, factor=2.0)) for _ in range(3)]
+    held = [r.held for r in (cache, params)]
+    step(params, x, factor=2.0)
+    assert outs == [1, 3, 7] and all(x.is_deleted() for x in held)
+    assert cache.sharding.is_equivalent_to(sharding, 2) and params.sharding.is_equivalent_to(sharding, 2)
+    assert params[...].tolist() == np.full(LARGE, 15.0).tolist() and cache[2, 3] == 1 and cache[1, 3] == 0

@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from meshwright.api.references import Ref
+from meshwright.core.avals import ShapedArray
 from meshwright.core.expected import from_front
 from meshwright.core.signature import parameters_of
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
-from meshwright.ir.tracing import typeof
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, UnexpectedTracerError
+from meshwright.ir.tracing import Tracer, check_alive, typeof
+from meshwright.runtime.array import Array
 from meshwright.runtime.devices import require_backend
 
 
@@ -120,3 +123,28 @@ def bad_argument(what: str, leaves: Sequence[Any], names: Sequence[str]) -> Mesh
 def _short(x: Any) -> str:
     text = repr(x)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+class ReferenceGiven(Exception):
+    """An argument is a reference."""
+
+
+def array_type(x: Any) -> ShapedArray:
+    """The type of an argument that is an array.
+
+    Raises:
+      ReferenceGiven: it is a reference. ArgumentTypeError: it is neither.
+    """
+    if type(x) is Ref:  # whose description, in the error otherwise, would read it
+        raise ReferenceGiven
+    return typeof(x)
+
+
+def signature(x: Any) -> Any:
+    """The properties of an argument that a compiled program depends on."""
+    if type(x) is Array:
+        return (x.aval, x.sharding)
+    if isinstance(x, Tracer):
+        check_alive(x)
+        raise UnexpectedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
+    return array_type(x)

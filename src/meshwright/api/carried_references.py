@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 from meshwright.api.references import ForeignReferenceError, Ref, lent
@@ -16,7 +17,7 @@ from meshwright.transforms.references import REFERENCES, References
 from meshwright.transforms.wrapped import is_pair, name_of
 
 
-def _with_references(run: Callable[[tuple[Ref, ...]], Any], used: tuple[Ref, ...] = ()) -> Any:
+def with_references(run: Callable[[tuple[Ref, ...]], Any], used: tuple[Ref, ...] = ()) -> Any:
     """``run(references)``, where ``references`` are those it turns out to use from the enclosing trace."""
     while True:
         try:
@@ -27,7 +28,7 @@ def _with_references(run: Callable[[tuple[Ref, ...]], Any], used: tuple[Ref, ...
             used = (*used, foreign.ref)
 
 
-class _Written:
+class Written:
     """Which references functions turned out to write when they were traced, by number: all, until one is traced."""
 
     places: frozenset[int] | None = None
@@ -36,8 +37,11 @@ class _Written:
         changed = frozenset(i for i, (old, new) in enumerate(zip(before, after)) if new is not old)
         self.places = changed if self.places is None else self.places | changed
 
+    def has(self, i: int) -> bool:
+        return self.places is None or i in self.places
 
-def _brought(fun: Callable[..., Any], refs: Sequence[Ref], written: _Written) -> Callable[..., Any]:
+
+def bringing(fun: Callable[..., Any], refs: Sequence[Ref], written: Written) -> Callable[..., Any]:
     """``fun`` with the references' initial values as first argument; returns their final values and the result."""
 
     @wraps(fun)
@@ -58,10 +62,10 @@ def _values(refs: Sequence[Ref]) -> tuple[Any, ...]:
     return tuple(ref.value for ref in refs)
 
 
-def _replace(refs: Sequence[Ref], values: Sequence[Any], written: _Written) -> None:
+def replace_values(refs: Sequence[Ref], values: Sequence[Any], written: Written) -> None:
     """Set the references to their final values. Those that were only read may be ones that cannot be written here."""
     for i, (ref, value) in enumerate(zip(refs, values)):
-        if written.places is None or i in written.places:
+        if written.has(i):
             ref.value = value
 
 
@@ -98,13 +102,13 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
         def run(refs: tuple[Ref, ...]) -> Any:
             if not refs:
                 return branches(what, index, functions, names, operands)
-            written = _Written()
-            apart = [_brought(f, refs, written) for f in functions]
+            written = Written()
+            apart = [bringing(f, refs, written) for f in functions]
             values, out = branches(what, index, apart, names, (_values(refs), *operands))
-            _replace(refs, values, written)
+            replace_values(refs, values, written)
             return out
 
-        return _with_references(run)
+        return with_references(run)
 
     return wrapped
 
@@ -127,7 +131,7 @@ def in_scan(scan: Callable[..., Any]) -> Callable[..., Any]:
             carry, ys = scan(loop.with_hidden(len(refs)), also.step(f), also.begun(init), xs, *rest)
             return also.ended(carry), ys
 
-        return _with_references(run)
+        return with_references(run)
 
     return wrapped
 
@@ -155,7 +159,7 @@ def in_while(loop_: Callable[..., Any]) -> Callable[..., Any]:
             functions = also.test(cond_fun), also.body(body_fun)
             return also.ended(loop_(loop.with_hidden(len(refs)), *functions, also.begun(init_val)))
 
-        return _with_references(run)
+        return with_references(run)
 
     return wrapped
 
@@ -166,7 +170,7 @@ class _Carried:
 
     refs: tuple[Ref, ...]
     parts: bool
-    written: _Written = field(default_factory=_Written)
+    written: Written = field(default_factory=Written)
 
     def begun(self, init: Any) -> tuple[Any, ...]:
         return (*_values(self.refs), *(init if self.parts else (init,)))
@@ -174,7 +178,7 @@ class _Carried:
     def ended(self, carry: tuple[Any, ...]) -> Any:
         """The user's part of the final carry; sets the references to their final values."""
         values, rest = self._split(carry)
-        _replace(self.refs, values, self.written)
+        replace_values(self.refs, values, self.written)
         return rest
 
     def _split(self, carry: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
@@ -190,7 +194,7 @@ class _Carried:
         @wraps(f)
         def step(carry: Any, x: Any) -> Any:
             values, rest = self._split(carry)
-            after, out = _brought(f, self.refs, self.written)(values, rest, x)
+            after, out = bringing(f, self.refs, self.written)(values, rest, x)
             return (self._joined(after, out[0]), out[1]) if is_pair(out) else out
 
         return step
@@ -201,7 +205,7 @@ class _Carried:
         @wraps(f)
         def body(carry: Any) -> Any:
             values, rest = self._split(carry)
-            return self._joined(*_brought(f, self.refs, self.written)(values, rest))
+            return self._joined(*bringing(f, self.refs, self.written)(values, rest))
 
         return body
 
@@ -211,8 +215,8 @@ class _Carried:
         @wraps(f)
         def test(carry: Any) -> Any:
             values, rest = self._split(carry)
-            written = _Written()
-            _, out = _brought(f, self.refs, written)(values, rest)
+            written = Written()
+            _, out = bringing(f, self.refs, written)(values, rest)
             if written.places:
                 raise ArgumentError("while_loop: cond_fun writes to a reference; write in body_fun")
             return out
@@ -220,59 +224,18 @@ class _Carried:
         return test
 
 
-# --- jitted functions ---------------------------------------------------------------------------------------
-#: the keyword by which a jitted function gets the values of references that it closes over
-_VALUES = "values of references"
-
-
-def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Allow the jitted function of ``call(jitted, args, kwargs)`` to use references that it closes over.
-
-    Those that it turned out to use (``jitted.closed``) are arguments and results of a function that stands for it.
-    """
-
-    @wraps(call)
-    def wrapped(jitted: Any, args: Any, kwargs: Any) -> Any:
-        def run(refs: tuple[Ref, ...]) -> Any:
-            if not refs:
-                return call(jitted, args, kwargs)
-            jitted.closed = refs
-            function, written = _standing_for(jitted, refs)
-            values, out = call(function, args, {**kwargs, _VALUES: _values(refs)})
-            _replace(refs, values, written)
-            return out
-
-        return _with_references(run, jitted.closed)
-
-    return wrapped
-
-
-def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> tuple[Any, _Written]:
-    known = vars(jitted).setdefault("_closing", {})
-    if refs not in known:  # the same object each time
-        written = _Written()
-        brought = _brought(jitted.fun, refs, written)
-
-        def values_of(*args: Any, **kwargs: Any) -> Any:
-            return brought(kwargs.pop(_VALUES), *args, **kwargs)
-
-        values_of.__name__ = jitted.name
-        known[refs] = type(jitted)(values_of, jitted.options.also_of_values), written
-    return known[refs]
-
-
 # --- arguments ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GivenReferences:
     """References among the arguments of a function.
 
-    ``key`` says which leaves of which tree they are; ``args`` and ``kwargs`` have their values in their places.
+    ``key`` says which of the ``leaves`` of which tree they are; ``args`` and ``kwargs`` have their values in their
+    places.
     """
 
     refs: tuple[Ref, ...]
     key: tuple[Any, tuple[int, ...]]
-    args: Any
-    kwargs: Any
+    leaves: Sequence[Any]
 
     @staticmethod
     def among(name: str, args: Any, kwargs: Any, wanted: Sequence[bool] | None = None) -> GivenReferences | None:
@@ -288,9 +251,22 @@ class GivenReferences:
         refs = tuple(leaves[i] for i in places)
         if len({id(ref) for ref in refs}) < len(refs):
             raise ArgumentError(f"{name}: a reference is given twice; give each once") from None
-        for i, ref in zip(places, refs):
-            leaves[i] = ref.value
-        return GivenReferences(refs, (treedef, places), *pytree.unflatten(treedef, leaves))
+        return GivenReferences(refs, (treedef, places), leaves)
+
+    def with_values(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        treedef, places = self.key
+        leaves = list(self.leaves)
+        for i, value in zip(places, values):
+            leaves[i] = value
+        args, kwargs = pytree.unflatten(treedef, leaves)
+        return args, kwargs
+
+    @cached_property
+    def _arguments(self) -> tuple[Any, Any]:
+        return self.with_values(_values(self.refs))
+
+    args = property(lambda self: self._arguments[0])
+    kwargs = property(lambda self: self._arguments[1])
 
     def call(self, fun: Callable[..., Any]) -> Any:
         """The result of ``fun``, made by :func:`of_values`; the references get their final values.
@@ -298,28 +274,34 @@ class GivenReferences:
         Raises:
           ArgumentError: ``fun`` also closes over one of them.
         """
+        args, kwargs = self.args, self.kwargs
         with lent(self.refs):
-            result = fun(*self.args, **self.kwargs)
+            result = fun(*args, **kwargs)
         return self.replaced(result)
 
     def replaced(self, result: tuple[Sequence[Any], Any]) -> Any:
         """The second part of ``result``; the first are the final values, which the references get."""
         values, out = result
-        _replace(self.refs, values, _Written())
+        replace_values(self.refs, values, Written())
         return out
 
 
-def of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
-    """``fun`` with values in place of references; returns their final values and the result."""
+def of_values(fun: Callable[..., Any], places: tuple[int, ...], written: Written | None = None) -> Callable[..., Any]:
+    """``fun`` with values in place of references; returns their final values and the result, and notes which were
+    ``written``."""
 
     def values_of(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         leaves, treedef = pytree.flatten((args, kwargs))
-        refs = [Ref(leaves[i]) for i in places]
+        before = [leaves[i] for i in places]
+        refs = list(map(Ref, before))
         for i, ref in zip(places, refs):
             leaves[i] = ref
         args, kwargs = pytree.unflatten(treedef, leaves)
         out = fun(*args, **kwargs)
-        return [ref.value for ref in refs], out
+        after = [ref.value for ref in refs]
+        if written is not None:
+            written.note(before, after)
+        return after, out
 
     values_of.__name__ = name_of(fun)
     return values_of
@@ -342,14 +324,14 @@ def traced_once(apply: Callable[..., Any], fun: Callable[..., Any], args: Sequen
     def run(refs: tuple[Ref, ...]) -> Any:
         if not refs:
             return apply(fun, args)
-        written, n = _Written(), len(refs)
-        brought = _brought(whole, refs, written)
+        written, n = Written(), len(refs)
+        brought = bringing(whole, refs, written)
         values, out = apply(lambda *xs: brought(xs[:n], *xs[n:]), [*_values(refs), *arrays])
         if write:
-            _replace(refs, values, written)
+            replace_values(refs, values, written)
         return out
 
-    return _with_references(run, tuple({id(ref): ref for ref in given.values()}.values()))
+    return with_references(run, tuple({id(ref): ref for ref in given.values()}.values()))
 
 
 # --- mapped functions ---------------------------------------------------------------------------------------

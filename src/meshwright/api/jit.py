@@ -8,9 +8,18 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api import cache_misses
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
+from meshwright.api.arguments import (
+    ReferenceGiven,
+    array_type,
+    bad_argument,
+    both_ways,
+    check_apart,
+    numbers_in_call,
+    signature,
+    words_of,
+)
 from meshwright.api.calls import misplaced, together
-from meshwright.api.carried_references import GivenReferences, in_jit, of_values
+from meshwright.api.carried_references import GivenReferences
 from meshwright.api.compiled import Compiled
 from meshwright.api.jit_caches import CACHES, Ready
 from meshwright.api.jit_options import JitOptions, Static
@@ -26,6 +35,7 @@ from meshwright.api.shardings import (
     without_auto,
 )
 from meshwright.api.stages import Lowered, Traced
+from meshwright.api.updated_references import InPlace, call_jitted, in_jit, jitted_of_values
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
@@ -44,7 +54,6 @@ from meshwright.errors import (
     MeshwrightError,
     NonFiniteError,
     StaticArgumentError,
-    UnexpectedTracerError,
 )
 from meshwright.ir.explicit import is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -105,6 +114,8 @@ class JitFunction(Signed):
 
     #: references that it closes over
     closed: tuple[Any, ...] = ()
+    #: the references whose values it is given instead
+    in_place: InPlace | None = None
     _numbered = "jit: static_argnums", "jit: donate_argnums"
 
     def __init__(self, fun: Callable[..., Any], options: JitOptions) -> None:
@@ -142,7 +153,7 @@ class JitFunction(Signed):
                 return self._other_call(args, kwargs)
             if not (kwargs or self._has_static) and STATE.decided is None:
                 # Positional arrays are their own leaves, and their number determines the structure.
-                types = [_signature(x) if x.committed else x.aval for x in args if type(x) is Array]
+                types = [signature(x) if x.committed else x.aval for x in args if type(x) is Array]
                 run = self._direct.get((len(args), get_mesh(), config.tracing, *types))
                 if run is not None and len(types) == len(args):
                     return run(args)
@@ -167,8 +178,8 @@ class JitFunction(Signed):
             leaves = [as_array(x) if type(x) in FOREIGN else x for x in leaves]
             dynamic, named = pytree.unflatten(treedef, leaves)
         try:
-            types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
-        except ArgumentTypeError:
+            types = [x.aval if type(x) is Array and not x.committed else signature(x) for x in leaves]
+        except (ArgumentTypeError, ReferenceGiven):
             return self._with_references(dynamic, named, static)
         where = (get_mesh(), config.tracing) if STATE.decided is None else (get_mesh(), config.tracing, "decided")
         ready = self._programs.get((treedef, static, *where, *types))
@@ -197,14 +208,14 @@ class JitFunction(Signed):
           ArgumentTypeError: an argument is neither an array nor a reference.
           ArgumentError: the same reference is passed twice.
         """
-        given = GivenReferences.among(self.name, args, kwargs)
+        given = GivenReferences.among(self.name, *without_float0((args, kwargs)))
         if given is None:
             raise self.bad_argument(args, kwargs, static) from None
         known, key = vars(self).setdefault("_of_values", {}), (static, *given.key)
         if key not in known:  # the same object for equal keys
-            known[key] = type(self)(of_values(self.with_static(static), given.key[1]), self.options.of_values)
+            known[key] = jitted_of_values(self, self.with_static(static), given.key[1])
         try:
-            return given.call(known[key])
+            return call_jitted(given, known[key])
         except Exception as error:
             raise error from None  # without the exception that led here
 
@@ -223,11 +234,13 @@ class JitFunction(Signed):
         for x in leaves:
             check_alive(x)
         try:
-            avals = tuple(typeof(x) for x in leaves)
-        except ArgumentTypeError:
+            avals = tuple(array_type(x) for x in leaves)
+        except (ArgumentTypeError, ReferenceGiven):
             return self._with_references(args, kwargs, static)
         jaxpr, out_tree = self._trace(treedef, avals, static)
-        closed, hoisted = _hoist_tracers(self._constrained(jaxpr, args, kwargs, out_tree))
+        closed, hoisted = self._constrained(jaxpr, args, kwargs, out_tree), list[Any]()
+        if any(isinstance(c, Tracer) for c in closed.consts):  # of an outer trace
+            closed, hoisted = lift_constants(closed)
         return pytree.unflatten(out_tree, Jit(self.name, closed, self.options.inline).bind(*hoisted, *leaves))
 
     def _constrained(self, jaxpr: ClosedJaxpr, args: Any, kwargs: Any, out_tree: Any) -> ClosedJaxpr:
@@ -340,7 +353,7 @@ class JitFunction(Signed):
         outs_value = _outputs(out_tree)
         outs = list(map(without_auto, flat_shardings(self.options.out_shardings, outs_value, "jit out_shardings")))
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
-        donated = self._donated(args, kwargs, static)
+        donated = self._donated(args, kwargs, static, jaxpr)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
         program = Program(
             self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
@@ -348,7 +361,7 @@ class JitFunction(Signed):
         )  # fmt: skip
         return program.in_place(), auto
 
-    def _donated(self, args: Any, kwargs: Any, static: Static | None) -> list[bool]:
+    def _donated(self, args: Any, kwargs: Any, static: Static | None, jaxpr: ClosedJaxpr) -> list[bool]:
         skipped = set(static.numbers) if static else set()
         count = static.num_args if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
@@ -359,6 +372,8 @@ class JitFunction(Signed):
             flags += [number in donate] * len(pytree.leaves(arg))
         for name in sorted(kwargs):
             flags += [name in self.options.donate_argnames] * len(pytree.leaves(kwargs[name]))
+        for i in self.in_place.donated(args, kwargs, jaxpr) if self.in_place else ():
+            flags[i] = True
         return flags
 
     @boundary
@@ -415,23 +430,6 @@ class BoundJit(functools.partial):  # type: ignore[type-arg]
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """``lower`` of the jitted function."""
         return self.trace(*args, **kwargs).lower()
-
-
-def _signature(x: Any) -> Any:
-    """The properties of an argument that a compiled program depends on."""
-    if type(x) is Array:
-        return (x.aval, x.sharding)
-    if isinstance(x, Tracer):
-        check_alive(x)
-        raise UnexpectedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
-    return typeof(x)
-
-
-def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Make constants that are tracers of an outer trace leading operands."""
-    if not any(isinstance(c, Tracer) for c in jaxpr.consts):
-        return jaxpr, []
-    return lift_constants(jaxpr)
 
 
 def jit(

@@ -9,9 +9,10 @@ into them, and nothing under ``vmap``, where each element would write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from typing import Any
 
 from meshwright.api.shape_dtype import shape_of
@@ -25,6 +26,7 @@ from meshwright.ir.tracing import Tracer
 from meshwright.ir.tracing import typeof as type_of_value
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.runtime.array import Array
 from meshwright.runtime.values import as_result
 from meshwright.transforms.batching import BatchTrace
 
@@ -38,36 +40,41 @@ class Ref:
     See :func:`new_ref`.
     """
 
-    __slots__ = ("__weakref__", "_states", "_type")
+    __slots__ = ("__weakref__", "_owned", "_states", "_type")
     __iter__ = None  # type: ignore[assignment]
 
     def __init__(self, value: Any) -> None:
         self._type = type_of_value(value)
         #: the traces in which it is used, outermost first, and its value in each
         self._states: list[tuple[Any, Any]] = [(STATE.trace, value)]
+        #: the value that nothing else has, if there is one
+        self._owned: Any = None
 
     shape = property(lambda self: self._type.shape)
     dtype = property(lambda self: self._type.dtype)
     ndim = property(lambda self: self._type.ndim)
     size = property(lambda self: self._type.size)
-    sharding = property(lambda self: self.value.sharding)
+    sharding = property(lambda self: self.held.sharding)
 
     def unsafe_buffer_pointer(self) -> int:
         """The address of the buffer that it holds now."""
-        return int(self.value.unsafe_buffer_pointer())
+        return int(self.held.unsafe_buffer_pointer())
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentTypeError(f"a reference to {self._type} is no array; read it with ref[...]")
 
     def __len__(self) -> int:
-        return len(self.value)
+        return len(self.held)
 
     def __repr__(self) -> str:
         inside = bool(self._states) and isinstance(self._states[-1][1], Tracer)
         return f"Ref({self._type})" if inside or not self._states else f"Ref{str(repr(self._states[-1][1]))[5:]}"
 
     def __getitem__(self, index: Any) -> Any:
-        return self.value[index]
+        read = self.held[index]
+        if is_shared(read, self.held):
+            self._owned = None
+        return read
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.value = self.value.at[index].set(self._fitting(value))
@@ -77,18 +84,25 @@ class Ref:
         self.value = self.value.at[index].add(self._fitting(value))
 
     @property
+    def held(self) -> Any:
+        """:attr:`value`, for those who do not keep it."""
+        self.check()
+        return self._states[-1][1]
+
+    @property
     def value(self) -> Any:
-        """The current value of the whole array.
+        """The current value of the whole array, for others to keep.
 
         Raises:
           DeletedArrayError: the reference was frozen.
           ForeignReferenceError: the reference belongs to another trace.
         """
-        self.check()
-        return self._states[-1][1]
+        self._owned = None
+        return self.held
 
     @value.setter
     def value(self, new: Any) -> None:
+        self._owned = None
         self.check()
         if self._type.weak_type:
             new = ConvertElementType(self.dtype, True).bind(new)
@@ -98,6 +112,22 @@ class Ref:
                 raise DependentValueError(self)
             trace = trace.parent  # type: ignore[attr-defined]
         self._states[-1] = home, new
+
+    def lend(self) -> Any:
+        """The value, which nothing else has, so that it may be donated."""
+        value = self.held
+        if type(value) is not Array or self._owned is value:
+            self._owned = None  # of two threads, one
+            return value
+        return copy(value)
+
+    def settle(self, is_new: bool, others: Iterable[Any]) -> None:
+        """After a program had the value, or computed it (``is_new``): note whether one of ``others`` is the same."""
+        value = self.held
+        if any(is_shared(value, x) for x in others):
+            self._owned = None
+        elif is_new:
+            self._owned = value
 
     def check(self) -> None:
         if not self._states:
@@ -159,6 +189,11 @@ class DependentValueError(ArgumentError):
             "depends on their arguments, but has one value, without a derivative; pass the reference to vmap as an "
             "argument, write lax.stop_gradient of the value under grad, or return the value"
         )
+
+
+def is_shared(x: Any, y: Any) -> bool:
+    """Whether two values are the same, or arrays in the same memory."""
+    return x is y or (type(x) is Array and type(y) is Array and x._buffer is not None and x._buffer is y._buffer)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,133 @@
+"""References that jitted functions close over or take: their values, donated where the function writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from meshwright.api.carried_references import (
+    GivenReferences,
+    Written,
+    bringing,
+    of_values,
+    replace_values,
+    with_references,
+)
+from meshwright.api.references import Ref, lent
+from meshwright.core import pytree
+from meshwright.core.naming import wraps
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL
+
+#: in bytes, the size from which a reference is updated in place; a smaller copy costs less than the care
+_FROM = 1 << 16
+#: the keyword by which a jitted function gets the values of references that it closes over
+_VALUES = "values of references"
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """The references that a jitted function updates in place: their values are donated, and its first results are the
+    final ones. The first ``num_closed`` are given by keyword, the others are the leaves at ``places``, both ``written``
+    by functions of their own."""
+
+    num_closed: int
+    written: Written
+    places: tuple[int, ...] = ()
+    written_places: Written = field(default_factory=Written)
+
+    def donated(self, args: Any, kwargs: Any, jaxpr: ClosedJaxpr) -> Iterator[int]:
+        """The numbers of the leaves of ``args`` and ``kwargs`` that the function may overwrite."""
+        before = len(pytree.leaves((args, {k: v for k, v in kwargs.items() if self.num_closed and k < _VALUES})))
+        n, inner = self.num_closed, jaxpr.jaxpr
+        places = [*range(before, before + n), *(i if i < before else i + n for i in self.places)]
+        known = [*map(self.written.has, range(n)), *map(self.written_places.has, range(len(self.places)))]
+        for place, was_known, after in zip(places, known, inner.outvars):
+            before_it = inner.invars[place]
+            if was_known and after is not before_it and _is_large(before_it.aval):
+                yield place
+
+
+def _is_large(aval: Any) -> bool:
+    return bool(aval.size * aval.dtype.itemsize >= _FROM)
+
+
+def _lent(refs: Sequence[Ref], written: Written) -> tuple[Any, ...]:
+    """The values of the references; of those that may be updated in place, copies unless nothing else has them."""
+    may = [STATE.trace is EVAL and _is_large(ref) and written.has(i) for i, ref in enumerate(refs)]
+    return tuple(ref.lend() if donates else ref.held for ref, donates in zip(refs, may))
+
+
+def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Allow the jitted function of ``call(jitted, args, kwargs)`` to use references that it closes over.
+
+    Those that it turned out to use (``jitted.closed``) are arguments and results of a function that stands for it.
+    """
+
+    @wraps(call)
+    def wrapped(jitted: Any, args: Any, kwargs: Any) -> Any:
+        def run(refs: tuple[Ref, ...]) -> Any:
+            if not refs:
+                return call(jitted, args, kwargs)
+            jitted.closed = refs
+            function, written = _standing_for(jitted, refs)
+            values, out = call(function, args, {**kwargs, _VALUES: _lent(refs, written)})
+            _replace_by_own(refs, values, written, (args, kwargs, out))
+            return out
+
+        return with_references(run, jitted.closed)
+
+    return wrapped
+
+
+def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> tuple[Any, Written]:
+    known = vars(jitted).setdefault("_closing", {})
+    if refs not in known:  # the same object each time
+        written = Written()
+        brought = bringing(jitted.fun, refs, written)
+
+        def values_of(*args: Any, **kwargs: Any) -> Any:
+            return brought(kwargs.pop(_VALUES), *args, **kwargs)
+
+        values_of.__name__ = jitted.name
+        function = type(jitted)(values_of, jitted.options.also_of_values)
+        given = jitted.in_place or InPlace(0, Written())
+        function.in_place = replace(given, num_closed=len(refs), written=written)
+        known[refs] = function, written
+    return known[refs]
+
+
+def _replace_by_own(refs: Sequence[Ref], values: Sequence[Any], written: Written, others: Any) -> None:
+    """:func:`replace_values` after a jitted function that was also given ``others``, or returned them."""
+    replace_values(refs, values, written)
+    if STATE.trace is EVAL and any(_is_large(ref) for ref in refs):
+        held, elsewhere = [ref.held for ref in refs], pytree.leaves(others)
+        for i, ref in enumerate(refs):
+            ref.settle(written.has(i), (*elsewhere, *held[:i], *held[i + 1 :]))
+
+
+def call_jitted(given: GivenReferences, function: Any) -> Any:
+    """The result of a function made by :func:`jitted_of_values`; the references get their final values.
+
+    Raises:
+      ArgumentError: ``function`` also closes over one of them.
+    """
+    written = function.in_place.written_places
+    args, kwargs = given.with_values(_lent(given.refs, written))
+    with lent(given.refs):
+        values, out = function(*args, **kwargs)
+    others = [x for x in given.leaves if not isinstance(x, Ref)]
+    _replace_by_own(given.refs, values, written, (others, out))
+    return out
+
+
+def jitted_of_values(jitted: Any, fun: Callable[..., Any], places: tuple[int, ...]) -> Any:
+    """A jitted function like ``jitted``, of the function ``fun`` with values in place of the references at
+    ``places``."""
+    given = InPlace(0, Written(), places)
+    function = type(jitted)(of_values(fun, places, given.written_places), jitted.options.of_values)
+    function.in_place = given
+    return function
