@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mesh, without_annotations
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
+from meshwright.api.other_sizes import of_size, with_sizes_of
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.partitioning import partition_program
 from meshwright.api.stage import Stage
@@ -263,6 +264,9 @@ class ImportedProgram(HoldsJaxpr, Stage):
     def _over(self, mesh: AnyMesh) -> ClosedJaxpr:
         """The program over a mesh, with its shardings as constraints."""
         chosen = self.mesh_for(mesh, None)
+        resized = self._resized(chosen)
+        if resized is not None:
+            return resized._over(chosen)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
         return constrain(jaxpr, *self._shardings_on(chosen))
@@ -279,15 +283,16 @@ class ImportedProgram(HoldsJaxpr, Stage):
         """Partition the program.
 
         ``mesh`` may be any mesh of the program's number of devices; arguments and results whose shardings its axes do
-        not express lie on its devices in another order. If the shardings do not name a mesh, ``mesh``,
-        ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
+        not express lie on its devices in another order. A program that names axes (Shardy's shardings) and has no
+        per-device code may be put on any mesh that has them, of whatever sizes. If the shardings do not name a mesh,
+        ``mesh``, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
         collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values are freed and gathered again if
         the program does not fit otherwise.
 
         Raises:
           ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
           MemoryLimitError: a device needs more than the limit.
-          MeshError: there is no mesh, or it does not have the program's number of devices.
+          MeshError: there is no mesh, or it has neither the program's number of devices nor the axes that it names.
           ShardingError: a sharding does not fit its value.
         """
         return partition_program(self.bound(mesh, num_devices), combine_bytes, memory_limit)
@@ -299,6 +304,9 @@ class ImportedProgram(HoldsJaxpr, Stage):
           MeshError, ShardingError: as :meth:`partition`.
         """
         chosen = self.mesh_for(mesh, num_devices)
+        resized = self._resized(chosen)
+        if resized is not None:
+            return resized.bound(chosen)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         ins, outs = (
             [named if annotation is None or is_plain(annotation) else None for named, annotation in zip(*side)]
@@ -334,14 +342,21 @@ class ImportedProgram(HoldsJaxpr, Stage):
         asked = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
-        mesh = asked or self._unnamed_mesh()
+        if mesh is None and asked is not None:
+            return of_size(self.annotations, asked.size)
+        return asked or self._unnamed_mesh()
+
+    def _resized(self, mesh: AnyMesh) -> ImportedProgram | None:
+        """The program as it would be written for another number of devices; None if ``mesh`` has the program's.
+
+        Raises:
+          MeshError: the program fixes the number.
+        """
         tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
-        if tiled and self.annotations and mesh.size != self.num_partitions:
-            raise MeshError(
-                f"partition: {self.name!r} has shardings for {counted(self.num_partitions, 'device')}, {mesh} has "
-                f"{mesh.size}; use a mesh of {counted(self.num_partitions, 'device')}"
-            )
-        return mesh
+        if not (tiled and self.annotations) or mesh.size == self.num_partitions:
+            return None
+        known = self.parsed, self.annotations, self.has_manual_regions, self.num_partitions
+        return ImportedProgram(with_sizes_of(*known, mesh))
 
     def _unnamed_mesh(self) -> AnyMesh:
         """The mesh if nothing names one: the current one if the program fits it, or one axis of its number of

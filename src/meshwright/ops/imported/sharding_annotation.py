@@ -6,7 +6,8 @@ become :class:`meshwright.ops.sharding.constraint.ShardingConstraint`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
@@ -14,7 +15,9 @@ from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
+from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -55,3 +58,13 @@ class ShardingAnnotation(Linear1):
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.annotations.constraint(x, self.sharding, self.unspecified)
+
+
+def with_annotations(jaxpr: ClosedJaxpr, change: Callable[[Annotation], Annotation]) -> ClosedJaxpr:
+    """``jaxpr`` with other annotations, also in what it calls and in its regions."""
+
+    def rule(eqn: JaxprEqn) -> list[JaxprEqn]:
+        op = eqn.op
+        return [eqn.replace(op=replace(op, sharding=change(op.sharding)))] if isinstance(op, ShardingAnnotation) else []
+
+    return replaced_in_all(jaxpr, lambda _: rule)

@@ -1,0 +1,72 @@
+"""Programs that name axes of a mesh, on a mesh whose axes have these names and other sizes.
+
+Shardy's shardings say which axes split a value, not how many devices these have. So a program that is written for the
+eight devices of one machine says all that a pod needs to know, unless parts of it are per-device code, which fixes the
+sizes of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.core.words import counted
+from meshwright.errors import MeshError
+from meshwright.ops.imported.sharding_annotation import Annotation, with_annotations
+from meshwright.sharding import AbstractMesh, AnyMesh
+from meshwright.sharding.sdy import SdySharding
+from meshwright.stablehlo.parsed import ParsedProgram
+from meshwright.stablehlo.read_shardings import MeshDeclaration
+
+
+def axes_named_by(annotations: Sequence[Annotation]) -> tuple[str, ...] | None:
+    """The axes of the only mesh that shardings name, in the order of its devices; None if they say more or less."""
+    named = [s for s in annotations if isinstance(s, SdySharding) and not s.device_ids]
+    meshes = {s.mesh for s in named if s.mesh.axis_names}
+    if len(named) < len(annotations) or len(meshes) != 1:
+        return None
+    names = meshes.pop().axis_names
+    return names if {a for s in named for a in _axes(s)} <= set(names) else None  # not parts of axes
+
+
+def _axes(sharding: SdySharding) -> list[str]:
+    return [*(a for d in sharding.dimensions for a in d.axes), *sharding.replicated, *sharding.unreduced]
+
+
+def with_sizes_of(
+    parsed: ParsedProgram, annotations: Sequence[Annotation], has_regions: bool, num_devices: int, mesh: AnyMesh
+) -> ParsedProgram:
+    """The program, written for ``num_devices``, as it would be written for ``mesh``, which has another number.
+
+    Raises:
+      MeshError: the program fixes its number of devices, or the mesh lacks one of the axes that it names.
+    """
+    names = axes_named_by(annotations)
+    what = f"partition: {parsed.name!r} has shardings for {counted(num_devices, 'device')}, {mesh} has {mesh.size}; "
+    if names is None or has_regions:
+        why = "parts of it are per-device code" if has_regions else "they number devices"
+        raise MeshError(what + f"as {why}, use a mesh of {counted(num_devices, 'device')}")
+    if not set(names) <= set(mesh.axis_names):
+        axes = ", ".join(map(repr, names))
+        raise MeshError(what + f"use a mesh of {counted(num_devices, 'device')}, or of any number with the axes {axes}")
+
+    def resized(sharding: Annotation) -> Annotation:
+        return replace(sharding, mesh=mesh.abstract_mesh) if isinstance(sharding, SdySharding) else sharding
+
+    def end(sharding: Annotation | None) -> Annotation | None:
+        return None if sharding is None else resized(sharding)
+
+    return replace(
+        parsed,
+        jaxpr=with_annotations(parsed.jaxpr, resized),
+        arguments=tuple(replace(a, sharding=end(a.sharding)) for a in parsed.arguments),
+        result_shardings=tuple(map(end, parsed.result_shardings)),
+        num_partitions=mesh.size,
+        meshes={name: MeshDeclaration(mesh.abstract_mesh) for name in parsed.meshes},
+    )
+
+
+def of_size(annotations: Sequence[Annotation], num_devices: int) -> AbstractMesh:
+    """A mesh of one axis, that which the shardings name if they name one."""
+    names = axes_named_by(annotations) or ()
+    return AbstractMesh((num_devices,), names if len(names) == 1 else ("devices",))
