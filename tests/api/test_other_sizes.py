@@ -50,14 +50,24 @@ def test_also_among_other_axes_and_verified():
     assert {a for c in part.collectives for a in c.axes} <= {"model", "data"} and part.bytes_sent
 
 
+@pytest.mark.parametrize("written", [(2, 2), (1, 1)])
+def test_also_before_it_is_written(written):
+    own = on_mesh((3, 4)).partition()
+    part = on_mesh(written).partition(AbstractMesh((3, 4), ("data", "model")))
+    part.verify()
+    assert part.bytes_sent == own.bytes_sent and part.in_shardings == own.in_shardings
+    assert on_mesh(written).partition(AbstractMesh((4, 2), ("data", "model"), machine="v5e:4x2")).time().seconds > 0
+
+
 def test_programs_of_one_axis_need_only_the_number_of_devices():
     def f(mesh, x):
         return lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data"))).sum()
 
-    text = mw.jit(partial(f, AbstractMesh((2,), ("data",)))).lower(SHAPES[1]).as_text()
-    part = mw.load(text).partition(num_devices=5)
-    part.verify()
-    assert part.mesh.shape == {"data": 5} and part.collectives
+    lowered = mw.jit(partial(f, AbstractMesh((2,), ("data",)))).lower(SHAPES[1])
+    for program in (lowered, mw.load(lowered.as_text())):
+        part = program.partition(num_devices=5)
+        part.verify()
+        assert part.mesh.shape == {"data": 5} and part.collectives
 
 
 def test_those_that_fix_their_number_of_devices_are_refused(refuses):
@@ -68,7 +78,16 @@ def test_those_that_fix_their_number_of_devices_are_refused(refuses):
         return mw.shard_map(lambda x: lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())(x[:8])
 
     with refuses(MeshError, "per-device code"):
+        on_mesh((2, 2), f=region).partition(larger)
+    with refuses(MeshError, "per-device code"):
         mw.load(on_mesh((2, 2), f=region).as_text()).partition(larger)
+    array = mw.device_put(mnp.zeros((9, 14)), NamedSharding(mw.make_mesh((2, 2), ("data", "model")), P("data")))
+    with refuses(MeshError, "arrays that lie there"):
+        on_mesh((2, 2), f=lambda mesh, w, x: step(mesh, w, x)[0] + array).partition(larger)
+    typed = mw.make_mesh((2, 2), ("data", "model"), axis_types=(mw.sharding.AxisType.Explicit,) * 2)
+    x = mw.ShapeDtypeStruct((8, 4), "float32", sharding=NamedSharding(typed, P("data")))
+    with refuses(MeshError, "types of values at"):
+        mw.jit(lambda x: mnp.sin(x) * 2).lower(x).partition(larger)
     named = mw.load(on_mesh((2, 2)).as_text())
     refuses(
         lambda: named.partition(AbstractMesh((4, 2), ("data", "tensor"))), MeshError, "with the axes 'data', 'model'"

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from meshwright.api.shardings import committed_to, named, program_on
 from meshwright.core.words import counted
 from meshwright.errors import MeshError
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.program import Program
 from meshwright.ops.imported.sharding_annotation import Annotation, with_annotations
-from meshwright.sharding import AbstractMesh, AnyMesh
+from meshwright.sharding import AbstractMesh, AnyMesh, NamedSharding
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.read_shardings import MeshDeclaration
@@ -70,3 +74,40 @@ def of_size(annotations: Sequence[Annotation], num_devices: int) -> AbstractMesh
     """A mesh of one axis, that which the shardings name if they name one."""
     names = axes_named_by(annotations) or ()
     return AbstractMesh((num_devices,), names if len(names) == 1 else ("devices",))
+
+
+def program_with_sizes_of(program: Program, mesh: AnyMesh) -> Program:
+    """A traced program over the axes of ``mesh``, which has those of the program's mesh, with other sizes.
+
+    Raises:
+      MeshError: it lacks one, or the program fixes the sizes.
+    """
+    own = program.mesh
+    assert own is not None, "a program without a mesh"
+    what = f"partition: the program's shardings are over {own}, not {mesh}"
+    if not set(own.axis_names) <= set(mesh.axis_names):
+        raise MeshError(
+            f"{what}, which lacks some of its axes; leave the mesh out, or lower it with shardings over the other"
+        )
+    if fixed := _what_fixes_sizes(program.jaxpr):
+        raise MeshError(f"{what}, and {fixed}, which fixes their sizes; leave the mesh out, or trace it for the other")
+    return program_on(program, mesh, _over_sizes_of)
+
+
+def _over_sizes_of(sharding: Any, mesh: AnyMesh) -> Any:
+    resolved = named(sharding)
+    if not isinstance(resolved, NamedSharding):
+        return resolved
+    return NamedSharding(mesh, resolved.spec, memory_kind=resolved.memory_kind)
+
+
+def _what_fixes_sizes(jaxpr: ClosedJaxpr) -> str:
+    """What in a program is per-device code, is typed by a mesh, or lies on its devices; empty: nothing."""
+    if any(committed_to(value) is not None for value in jaxpr.consts if hasattr(value, "committed")):
+        return "it closes over arrays that lie there"
+    for eqn in all_eqns(jaxpr.jaxpr):
+        if any(a.aval.explicit is not None for a in (*eqn.invars, *eqn.outvars)):
+            return f"types of values at {eqn.source} state them"
+        if eqn.op.is_manual:
+            return f"{eqn.op.name} at {eqn.source} is per-device code"
+    return ""

@@ -335,21 +335,21 @@ def is_on_other_machine(a: AnyMesh, b: AnyMesh) -> bool:
     return a != b and a.on(None) == b.on(None)
 
 
-def program_on(program: Program, mesh: AnyMesh) -> Program:
-    """A program over the same axes on another machine, whose shardings are over ``mesh`` then."""
+def program_on(program: Program, mesh: AnyMesh, over_it: Callable[[Any, AnyMesh], Any] = over_mesh) -> Program:
+    """A program over the same axes on another machine, whose shardings are over ``mesh`` then, as ``over_it`` says."""
 
     def moved(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
-        return tuple(replace(a, sharding=over_mesh(a.sharding, mesh)) for a in arguments)
+        return tuple(replace(a, sharding=over_it(a.sharding, mesh)) for a in arguments)
 
     return replace(
-        program, jaxpr=jaxpr_over(program.jaxpr, mesh), arguments=moved(program.arguments), place=mesh,
-        out_shardings=tuple(over_mesh(s, mesh) for s in program.out_shardings),
+        program, jaxpr=jaxpr_over(program.jaxpr, mesh, over_it), arguments=moved(program.arguments), place=mesh,
+        out_shardings=tuple(over_it(s, mesh) for s in program.out_shardings),
         given=None if program.given is None else moved(program.given),
     )  # fmt: skip
 
 
-def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
-    """A program with its constraints over ``mesh``, if some are over other meshes of the same devices.
+def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh, over_it: Callable[[Any, AnyMesh], Any] = over_mesh) -> ClosedJaxpr:
+    """A program with its constraints over ``mesh``, if some are over other meshes.
 
     Raises:
       MeshError: a manual region over another mesh has collectives that name axes ``mesh`` does not have.
@@ -370,8 +370,8 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
                 )
             return eqn
         if isinstance(op, ShardingConstraint):
-            return eqn.replace(op=replace(op, sharding=over_mesh(op.sharding, mesh)))
-        return in_regions(eqn, lambda region: jaxpr_over(region, mesh))
+            return eqn.replace(op=replace(op, sharding=over_it(op.sharding, mesh)))
+        return in_regions(eqn, lambda region: jaxpr_over(region, mesh, over_it))
 
     return replaced(inline_calls(jaxpr, is_inlined), moved)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import require_platforms
 from meshwright.api.compiled import Compiled, single_device
+from meshwright.api.other_sizes import program_with_sizes_of
 from meshwright.api.pruning import pruned
 from meshwright.api.shardings import is_on_other_machine, placed, program_on
 from meshwright.api.stage import Stage
@@ -18,7 +19,7 @@ from meshwright.core import pytree
 from meshwright.core.config import config
 from meshwright.core.late import LateModule
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, ConstantsWarning, MeshError
+from meshwright.errors import ArgumentError, ConstantsWarning
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
@@ -163,7 +164,8 @@ class Lowered(Stage):
         """Partition the program.
 
         If no sharding names a mesh, ``mesh``, a one-axis mesh of ``num_devices``, or the current mesh is used. It may
-        be the mesh of the shardings on another machine (``mesh.abstract_mesh.on("v5e:4x4")``), for its costs. With
+        be the mesh of the shardings on another machine (``mesh.abstract_mesh.on("v5e:4x4")``), for its costs, or have
+        their axes with other sizes: what is written for the devices at hand is partitioned for a pod. With
         ``combine_bytes``, small all-reduces and all-gathers over the same axes are combined in buckets of that size:
         fewer collectives to start, at the price of copies. That pays off between real devices, not on a virtual mesh.
         With ``memory_limit`` (bytes), if the program does not fit otherwise, gathered values are freed and gathered
@@ -172,7 +174,7 @@ class Lowered(Stage):
         Raises:
           ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
           MemoryLimitError: a device needs more than the limit.
-          MeshError: there is no mesh, or it differs from that of the shardings.
+          MeshError: there is no mesh, or it lacks axes of the shardings', or parts of the program fix their sizes.
         """
         return partitioning.partition_program(self._on_mesh(mesh, num_devices), combine_bytes, memory_limit)
 
@@ -181,16 +183,14 @@ class Lowered(Stage):
         program = self.program
         if self._bound is not None:
             return replace(self._bound(mesh, num_devices), compiler_options=program.compiler_options)
-        mesh = mesh_asked(mesh, num_devices, "partition")
-        if mesh is None and program.mesh is None:
-            mesh = get_mesh()
+        asked = mesh_asked(mesh, num_devices, "partition")
+        if mesh is None and asked is not None and program.mesh is not None and len(program.mesh.axis_names) == 1:
+            asked = AbstractMesh((asked.size,), program.mesh.axis_names)
+        mesh = get_mesh() if asked is None and program.mesh is None else asked
         if mesh is not None and program.mesh is not None and is_on_other_machine(program.mesh, mesh):
             return program_on(program, mesh)
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
-            raise MeshError(
-                f"partition: the program's shardings are over {program.mesh}, not {mesh}; leave the mesh out, or "
-                "lower it with shardings over the other"
-            )
+            return program_with_sizes_of(program, mesh)
         return program if mesh is None else replace(program, place=mesh)
 
     @boundary
