@@ -124,6 +124,7 @@ if _TYPE_CHECKING:
     from meshwright.api.smap import smap
     from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.numpy import fft, linalg
+    from meshwright.numpy.windows import ds
     from meshwright.targets import load_executable, target
     from meshwright.transforms import checkify
 
@@ -178,6 +179,7 @@ __all__ = [
     "device_put_sharded",
     "devices",
     "disable_jit",
+    "ds",
     "dump_ir",
     "effects_barrier",
     "empty_ref",
@@ -269,6 +271,7 @@ _LATE_NAMES = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
     "Plan": "meshwright.api.planning",
     "PartitionedProgram": "meshwright.api.partitioned",
+    "ds": "meshwright.numpy.windows",
     "manual_program": "meshwright.inspect.manual_code",
     "plan": "meshwright.api.plan",
     "pmap": "meshwright.api.pmap",

@@ -20,6 +20,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import only_default
+from meshwright.core.window_index import has_windows
 from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import Tracer
@@ -77,11 +78,11 @@ class Ref:
         return read
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.value = self.value.at[index].set(self._fitting(value))
+        self.value = self.held.at[index].set(self._fitting(value), mode=_mode(index))
 
     def addupdate(self, value: Any, index: Any = ...) -> None:
         """``ref[index] += value``; repeated indices accumulate."""
-        self.value = self.value.at[index].add(self._fitting(value))
+        self.value = self.held.at[index].add(self._fitting(value), mode=_mode(index))
 
     @property
     def held(self) -> Any:
@@ -167,6 +168,11 @@ class Ref:
         if aval.dtype != self.dtype and (not aval.weak_type or dtypes.promote(kinds)[0] != self.dtype):
             raise DTypeError(f"{aval} is written into a reference to {self._type}; convert it with .astype")
         return value
+
+
+def _mode(index: Any) -> str | None:
+    """How positions that are not inside are written: windows are moved, as when they are read."""
+    return "clip" if has_windows(index) else None
 
 
 class ForeignReferenceError(UnexpectedTracerError):

@@ -11,7 +11,6 @@ NAMES: dict[str, dict[str, str]] = {
     "": {
         "array_ref": "use new_ref",
         "make_user_context|no_execution|no_tracing": _INSIDE,
-        "ds": "use lax.dynamic_slice_in_dim, or an index",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
     },

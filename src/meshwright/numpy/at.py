@@ -17,6 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
+from meshwright.core.window_index import has_windows
 from meshwright.errors import ArgumentError, ConcretizationTypeError, LossyWriteWarning, ShapeError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, typeof
@@ -44,6 +45,7 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
+from meshwright.numpy.windows import window_of
 from meshwright.ops.elementwise.table import and_, convert, neg, select
 from meshwright.ops.indexing import gather_scatter as gs
 from meshwright.ops.indexing.dynamic_slice import dynamic_update_slice
@@ -134,9 +136,13 @@ class IndexUpdateRef:
         """``x[index]``; ``mode="fill"`` returns ``fill_value`` (default NaN or the least integer) where out of
         range."""
         chosen = read_mode(mode, "at.get")
-        plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)
         options = fill_value, indices_are_sorted, unique_indices
-        return made_as(out_sharding, lambda: read(self.array, plan, chosen, *options))
+        array, index = self.array, self.index
+        if has_windows(index):
+            window = window_of(asarray(array), index, wrap_negative_indices)
+            array, index = window.read(chosen, fill_value), window.rest
+        plan = plan_index(typeof(array).shape, index, wrap_negative_indices)
+        return made_as(out_sharding, lambda: read(array, plan, chosen, *options))
 
     def _update(self, name: str, values: Any, how: Any, options: Mapping[str, Any]) -> Any:
         to = _Options(**options)
@@ -167,6 +173,10 @@ class IndexUpdateRef:
         if mask is not None:
             return _masked(x, mask, value, combine, name)
         mode = _DROP if to.mode is None else read_mode(to.mode, f"at.{name}")
+        if has_windows(self.index):
+            window = window_of(x, self.index, to.wrap_negative_indices)
+            part = window.read()
+            return window.written(IndexUpdateRef(part, window.rest)._combined(name, part, value, how, to), mode)
         shape = typeof(x).shape
         plan = plan_index(shape, self.index, to.wrap_negative_indices)
         x = reshape(x, plan.block.shape)
@@ -230,6 +240,10 @@ class IndexUpdateRef:
         if not typeof(self.array).size:
             return self.set(0, **options)
         to = _Options(**options)
+        if has_windows(self.index):
+            window = window_of(asarray(self.array), self.index, to.wrap_negative_indices)
+            changed = IndexUpdateRef(window.read(), window.rest).apply(function, **options)
+            return window.written(changed, _DROP if to.mode is None else read_mode(to.mode, "at.apply"))
         places = None if to.unique_indices else _repeated(self.array, self.index, to)
         if places is not None:
             return laid_out(_one_by_one(self.array, places, function), to.out_sharding)

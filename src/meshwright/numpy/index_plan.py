@@ -268,6 +268,17 @@ class _Builder:
         self.drop.append(d)
 
 
+def entries_by_dimension(index: Any, ndim: int) -> list[tuple[int | None, Any]]:
+    """The entries of an index for each dimension of an array, those left out too, and those between (None)."""
+    numbered: list[tuple[int | None, Any]] = []
+    d = 0
+    for entry in _expanded(_entries(index), ndim, index):
+        between = entry is None or entry is Ellipsis or isinstance(entry, _NewIndexed)
+        numbered.append((None if between else d, entry))
+        d += not between
+    return numbered
+
+
 def _with_added(shape: Shape, entries: list[Any]) -> Shape:
     """The shape with a dimension of size 1 for each bool scalar in the index."""
     rest = iter(shape)

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.window_index import has_windows
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
-from meshwright.numpy.promotion import as_positions, known_positions, scalar_like, spread
-from meshwright.ops.elementwise.table import add, convert, lt, max_, min_, select
+from meshwright.numpy.promotion import as_positions, scalar_like, spread
+from meshwright.numpy.starts import as_start, from_start
+from meshwright.numpy.windows import window_of
+from meshwright.ops.elementwise.table import convert
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.indexing.gather_scatter import gather
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
@@ -46,6 +49,9 @@ def getitem(x: Any, index: Any) -> Any:
     Raises:
       IndexingError: not an index, or too many entries. ConcretizationTypeError: a traced mask.
     """
+    if has_windows(index):
+        window = window_of(x, index)
+        return getitem(window.read(), window.rest)
     shape = x.aval.shape
     integers = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
     plan = (_integer_plan if integers else plan_index)(shape, index)
@@ -77,43 +83,12 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
 
 
 # --- index arrays -------------------------------------------------------------------------------------------
-def from_start(index: Any, size: int, wrap: bool = True) -> Any:
-    """Signed positions counted from the start; with ``wrap``, negative ones count from the end.
-
-    Out-of-range positions stay so: numbers that the type cannot represent become the nearest that it can.
-    """
-    dtype = index_dtype(size)
-    if isinstance(index, (np.ndarray, np.generic)):
-        bounds = np.iinfo(dtype)
-        fixed = known_positions(np.asarray(index))
-        fixed = fixed + np.where(fixed < 0, size, 0) if wrap else fixed
-        return np.clip(fixed, bounds.min, bounds.max).astype(dtype)
-    index = as_positions(index)
-    if dtypes.is_unsigned(typeof(index).dtype):
-        return convert(min_(index, scalar_like(size, index)), dtype)
-    if not wrap:
-        return index
-    return select(lt(index, scalar_like(0, index)), add(index, scalar_like(size, index)), index)
-
-
-def index_dtype(size: int) -> np.dtype:
-    """A dtype that can represent all positions in a dimension."""
-    return dtypes.int32 if size < 2**31 else dtypes.int64
-
-
 def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
     """One start per dimension of the block, for dynamic_slice."""
     starts: list[Any] = [np.int32(0)] * len(shape)
     for d, index in zip(plan.indexed, plan.arrays):
-        start = from_start(index, shape[d], plan.wrap)
-        starts[d] = start if typeof(start).dtype == dtypes.int32 else _nearest(start, shape[d])
+        starts[d] = as_start(index, shape[d], plan.wrap)
     return starts
-
-
-def _nearest(start: Any, size: int) -> Any:
-    """The nearest valid position, as int32."""
-    inside = min_(max_(start, scalar_like(0, start)), scalar_like(max(size - 1, 0), start))
-    return convert(inside, dtypes.int32)
 
 
 def _read_scalars(x: Any, plan: IndexPlan) -> Any:

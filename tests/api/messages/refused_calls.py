@@ -214,7 +214,9 @@ AOT = {
         mw.jit(same, in_shardings=NamedSharding(AbstractMesh((2,), ("x",)), P("x"))).lower(X).compile()
     ),
     "a partition without a mesh": lambda: mw.jit(same).lower(X).partition(),
-    "a partition on another mesh": lambda: mw.jit(same, in_shardings=ROWS).lower(X).partition(mw.AbstractMesh((2, 2), ("x", "z"))),
+    "a partition on another mesh": lambda: (
+        mw.jit(same, in_shardings=ROWS).lower(X).partition(mw.AbstractMesh((2, 2), ("x", "z")))
+    ),
     "partitioned, another type": lambda: mw.jit(add, in_shardings=ROWS).partition(X, X)(X, X[:4]),
     "a text of no kind": lambda: mw.jit(same).lower(X).as_text("llvm"),
     "a text of a compiled program": lambda: COMPILED.as_text("hlo"),
