@@ -319,6 +319,24 @@ def test_gpus_combine_gathered_arrays_up_to_a_size(rows, gathers):
     assert sum(k.root.op == "all_gather" for k in plan.order) == gathers
 
 
+@pytest.mark.parametrize(("compiler", "wide"), [(CUDA, np.int8), (V5E, np.float32)])
+def test_gpus_move_what_is_converted_in_its_narrow_type(compiler, wide):
+    """As compiled for an H100 and a v5e: what is gathered or sent is widened after that, or before."""
+    mesh = mw.AbstractMesh((8,), ("x",))
+
+    def moved(x):
+        wide = x.astype(np.float32)
+        there = lax.ppermute(wide, "x", [(i, (i + 1) % 8) for i in range(8)])
+        return lax.all_gather(wide, "x", tiled=True), there
+
+    specs = mw.PartitionSpec("x")
+    step = mw.shard_map(moved, mesh=mesh, in_specs=specs, out_specs=(mw.PartitionSpec(), specs), check_vma=False)
+    part = mw.jit(step).lower(array(64, 64, dtype=np.int8)).partition()
+    nodes = record(part.jaxpr, mesh, compiler).post_order()
+    sent = [node.avals[0].dtype for node in nodes if node.op in ("all_gather", "collective_permute")]
+    assert sent == [wide, wide]
+
+
 @pytest.mark.parametrize(("rows", "products"), [(1024, 1), (2**16, 2)])
 def test_gpus_make_one_product_of_two_that_read_the_same_matrix(rows, products):
     """If they are not too large."""

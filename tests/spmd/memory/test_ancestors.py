@@ -19,6 +19,7 @@ def test_as_a_walk_finds_them(data):
     ancestors = Ancestors(range(n), graph.__getitem__, range(n))
     for _ in range(3):
         first, second = (data.draw(st.integers(0, n - 1)) for _ in range(2))
+        assert ancestors.follows(first, [second]) == reaches(graph, first, {second})
         apart = not reaches(graph, first, {second}) and not reaches(graph, second, {first})
         assert ancestors.apart([first], [second]) == (apart or first == second)
         if apart and first != second:

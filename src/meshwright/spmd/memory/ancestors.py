@@ -28,6 +28,10 @@ class Ancestors(Generic[T]):
         mine, theirs = self._members(group), self._members(other)
         return not any(self._known[x] & theirs for x in group) and not any(self._known[x] & mine for x in other)
 
+    def follows(self, node: T, group: Sequence[T]) -> bool:
+        """Whether a node is computed from one of a group."""
+        return bool(self._known[node] & self._members(group))
+
     def join(self, whole: Sequence[T]) -> None:
         """Make one of several nodes. What is computed from one of them is now computed from all of them."""
         members, before = self._members(whole), 0

@@ -40,6 +40,8 @@ class Compiler:
     ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
     ``accumulates``: products are added to matrices in their place.
     ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
+    ``moves_narrow``: what is converted to a wider type is so after a collective that only moves it. Source: XLA's
+    ``CollectiveQuantizer``.
     ``library_from``: elements of two matrices from which their product is a library call; smaller ones are loops.
     ``either_order``: matrices of products lie in either order, also if several dimensions are merged to one of theirs.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
@@ -77,6 +79,7 @@ class Compiler:
     accumulates: bool = False
     combines: tuple[str, ...] = ("all_reduce",)
     together: float = math.inf
+    moves_narrow: bool = False
     library_from: int = 0
     either_order: bool = False
     workspace: int = 0
@@ -122,6 +125,7 @@ CUDA = Compiler(
     accumulates=True,
     combines=("all_gather", "all_reduce", "collective_permute", "reduce_scatter"),
     together=30 * 2**20 + 7,
+    moves_narrow=True,
     library_from=100,
     either_order=True,
     workspace=4 * 2**20,

@@ -38,6 +38,8 @@ _WINDOW = 32
 _LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
 #: the attribute that names the dimension which a collective joins or splits
 _MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
+#: collectives that compute nothing
+_MOVES = ("all_gather", "all_to_all", "collective_permute")
 
 
 def ordered(
@@ -70,6 +72,10 @@ def ordered(
         return _convolution(make, operands, aval, given, compiler.swaps)
     if op == "all_reduce" and compiler.in_place and "in_place" not in given:
         return make(op, operands, aval, {**given, "in_place": True})
+    if op in _MOVES and compiler.moves_narrow and _widens(operands[0]):
+        (narrow,) = operands[0].operands
+        moved = make(op, (narrow,), aval.update(dtype=narrow.avals[0].dtype), given)
+        return _converted(make, moved, aval.dtype)
     if op in _MAJOR and not compiler.tiles:
         return _collective(make, op, operands, aval, given)
     return None
@@ -312,6 +318,11 @@ def _in_rows(make: Make, x: Node, start: Node, row: int) -> Node:
     added = make("broadcast_in_dim", (before,), as_type(rows, row), spread)
     whole = make("reshape", (make("add", (sums, added), as_type(rows, row), {}),), as_type(rows * row), {})
     return make("slice", (whole,), as_type(n), {"row": row})
+
+
+def _widens(x: Node) -> bool:
+    """Whether a value is another one in a wider type."""
+    return x.op == "convert" and x.operands[0].avals[0].dtype.itemsize < x.avals[0].dtype.itemsize
 
 
 def _converted(make: Make, x: Node, dtype: Any) -> Node:
