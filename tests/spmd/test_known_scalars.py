@@ -77,7 +77,7 @@ def test_primitives_of_users_are_what_they_say():
 
 
 def test_shifts_that_arrays_of_constants_hold_are_known_in_loops_too():
-    """Rolls by the elements of an array send the rows that change tiles, one and three of 8 x 8 numbers, three times."""
+    """Rolls by elements of an array send the rows that change tiles, one and three of 8 x 8 numbers, three times."""
     mesh = mw.AbstractMesh((4, 2), ("x", "y"))
     both = mw.NamedSharding(mesh, mw.PartitionSpec("x", "y"))
     rolled = mw.jit(lambda x, shift: mnp.roll(x, shift, (0, 1)))

@@ -1,7 +1,7 @@
 """Integers that constants alone make become constants, so that numbers of iterations and positions are known.
 
-JAX's tracing leaves such arithmetic in programs: the interpreter of Pallas' kernels multiplies the sizes of the grid, and
-positions are taken modulo the sizes of dimensions.
+JAX's tracing leaves such arithmetic in programs: the interpreter of Pallas' kernels multiplies the sizes of the grid,
+and positions are taken modulo the sizes of dimensions.
 """
 
 from __future__ import annotations

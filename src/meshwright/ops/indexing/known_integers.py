@@ -12,17 +12,17 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ops.elementwise.table import (
-    ConvertElementType, SelectN, add, and_, eq, ge, gt, le, lt, max_, min_, mul, ne, neg, not_, or_, rem, sub, xor,
-)  # fmt: skip
+from meshwright.ops.elementwise import table
+from meshwright.ops.elementwise.table import ConvertElementType, SelectN
 
 #: the maximum number of elements tracked for one array
 _FEW = 64
 #: the elementwise ops that are followed, as functions of NumPy, which wrap around as XLA's do
 _FUNCTIONS: dict[Op, Callable[..., Any]] = {
-    add: np.add, sub: np.subtract, mul: np.multiply, neg: np.negative, max_: np.maximum, min_: np.minimum,
-    rem: np.fmod, lt: np.less, le: np.less_equal, gt: np.greater, ge: np.greater_equal, eq: np.equal, ne: np.not_equal,
-    and_: np.bitwise_and, or_: np.bitwise_or, xor: np.bitwise_xor, not_: np.invert,
+    table.add: np.add, table.sub: np.subtract, table.mul: np.multiply, table.neg: np.negative, table.rem: np.fmod,
+    table.max_: np.maximum, table.min_: np.minimum, table.lt: np.less, table.le: np.less_equal, table.gt: np.greater,
+    table.ge: np.greater_equal, table.eq: np.equal, table.ne: np.not_equal, table.and_: np.bitwise_and,
+    table.or_: np.bitwise_or, table.xor: np.bitwise_xor, table.not_: np.invert,
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def _value(op: Op, operands: list[np.ndarray]) -> Any:
         which, *cases = operands
         return np.choose(which.astype(np.intp), cases, mode="clip")
     if op in _FUNCTIONS:
-        if op is rem and not np.all(operands[1]):
+        if op is table.rem and not np.all(operands[1]):
             return None
         with np.errstate(all="ignore"):
             return _FUNCTIONS[op](*operands)

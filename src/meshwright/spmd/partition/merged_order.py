@@ -5,18 +5,24 @@ split by one axis and rows of windows by another, a device has windows of severa
 merged dimension: they would be moved to others and back. But what happens in between is the same for all windows, so
 their order does not matter. Here the tiles of all merged dimensions come first, and what is in a tile after them: then
 each device's windows are a block.
+
+Batches that are concatenated, computed with as one, and cut into the same parts again (diffusion with and without a
+prompt, real images and made ones) are merged likewise: each device has its rows of all parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, renamed, uses_of
+from meshwright.ops.indexing.gather_add import Gather
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
+from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.rearrange import Reshape, Transpose
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import PARALLEL, REDUCTION, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, join_axes
@@ -25,6 +31,7 @@ from meshwright.spmd.rules import eqn_rule
 
 #: a dimension of a value
 Place = tuple[Var, int]
+T = TypeVar("T")
 
 
 class _Merged(NamedTuple):
@@ -35,10 +42,20 @@ class _Merged(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """The places of a merged dimension, and the equations that merge and part it, with the place at which they do."""
+    """The places of a merged dimension, those of them in arguments, and the equations that merge and part it, with the
+    place at which they do."""
 
     places: set[Place]
+    given: list[Place]
     ends: dict[JaxprEqn, Place]
+
+    def is_worth(self, merged: _Merged) -> bool:
+        """Whether arguments, of which rows are exchanged for their order, are small beside what is merged or parted."""
+        if not self.given:
+            return True
+        whole = (place[0] if place[0] in e.outvars else e.outvars[0] for e, place in self.ends.items())
+        moved = sum(v.aval.size for v in whole)
+        return len(merged.sizes) == 2 and not merged.axes[0] and 2 * sum(v.aval.size for v, _ in self.given) < moved
 
 
 def merged_order(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
@@ -47,30 +64,38 @@ def merged_order(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMe
     changed: dict[JaxprEqn, tuple[Place, _Merged]] = {}
     done: set[Place] = set()
     names: dict[Var, Var] = {}
+    eqns: list[JaxprEqn] = []
     for eqn in closed.jaxpr.eqns:
         for place, merged in _merges(eqn, propagation, mesh):
             regions = regions or _Regions(closed)
             region = None if place in done else regions.of(place, merged.sizes)
             if region is None or any(e in changed for e in region.ends) or any(v in names for v, _ in region.places):
                 continue
+            if not region.is_worth(merged) or (merged.axes[0] and not all(e.op.is_view for e in region.ends)):
+                continue
             done |= region.places
             changed.update((end, (at, merged)) for end, at in region.ends.items())
             names.update((v, _like(v, d, merged, propagation)) for v, d in region.places)
+            for v, d in region.given:
+                eqns += _reordered(eqn, (v, d), names[v], merged, propagation, mesh)
     if not changed:
         return closed
-    eqns: list[JaxprEqn] = []
     for old in closed.jaxpr.eqns:
         eqn = renamed(old, names).replace(outvars=[names.get(v, v) for v in old.outvars])
         if old in changed:
             (v, d), merged = changed[old]
-            eqns += _in_tiles(eqn, (names[v], d), merged, propagation, mesh)
+            ways = _in_tiles if eqn.op.is_view else _parts_in_tiles
+            eqns += ways(eqn, (names[v], d), merged, propagation, mesh)
         else:
             eqns.append(eqn)
     return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
 
 
 def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Merged]]:
-    """The dimensions that a reshape merges so that their tiles are no blocks."""
+    """The dimensions that a reshape or a concatenation of equal parts merges so that their tiles are no blocks."""
+    if isinstance(eqn.op, (Concatenate, CyclicWindow)):
+        yield from _joined(eqn, eqn.op.dimension, propagation, mesh)
+        return
     if not eqn.op.is_view or not isinstance(x := eqn.invars[0], Var) or not propagation.layout(x).axes_used:
         return
     rule, layout = eqn_rule(eqn), propagation.layout(x)
@@ -82,6 +107,48 @@ def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iter
             even = all(n % mesh.sizes(a) == 0 for n, a in zip(sizes, axes))
             if even and not join_axes(numbers, sizes, axes, mesh)[1]:
                 yield (eqn.outvars[0], d), _Merged(sizes, axes)
+
+
+def _joined(eqn: JaxprEqn, d: int, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Merged]]:
+    """The dimension along which parts of one size are concatenated that are split alike."""
+    place = eqn.outvars[0], d
+    parts = _parts_of(eqn, d)
+    axes = {propagation.layout(a).dims[d] for a in parts if isinstance(a, Var)} - {()}
+    sizes = len(parts), eqn.invars[0].aval.shape[d]
+    if len(axes) == 1 and sizes[0] > 1 and _moves_part(eqn, place, sizes):
+        (inner,) = axes
+        if sizes[1] % mesh.sizes(inner) == 0:
+            yield place, _Merged(sizes, ((), inner))
+
+
+def _parts_of(eqn: JaxprEqn, d: int) -> Sequence[Atom]:
+    """What an equation concatenates along a dimension; a cyclic window may be a number of copies."""
+    op, size = eqn.op, eqn.invars[0].aval.shape[d]
+    if isinstance(op, CyclicWindow):
+        return eqn.invars * (op.length // size) if op.start == op.length % size == 0 else ()
+    return eqn.invars
+
+
+def _moves_part(eqn: JaxprEqn, place: Place, sizes: tuple[int, ...]) -> bool:
+    """Whether an equation concatenates all parts of a dimension, takes one out, or pads one. ``sizes``: number and size
+    of the parts."""
+    (v, d), op = place, eqn.op
+    if len(sizes) != 2:
+        return False
+    count, size = sizes
+    if isinstance(op, (Concatenate, CyclicWindow)):
+        if op.dimension != d or v is not eqn.outvars[0]:
+            return False
+        parts = _parts_of(eqn, d)
+        return len(parts) == count and all(isinstance(a, Var) and a.aval.shape[d] == size for a in parts)
+    if isinstance(op, Pad) and v is eqn.outvars[0]:
+        low, _, inner = op.padding_config[d]
+        x = eqn.invars[0]
+        return isinstance(x, Var) and x.aval.shape[d] == size and low % size == inner == 0
+    if isinstance(op, Slice) and v is eqn.invars[0]:
+        start, limit = op.start_indices[d], op.limit_indices[d]
+        return op.strides[d] == 1 and start % size == 0 and limit - start == size
+    return False
 
 
 def are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
@@ -97,7 +164,7 @@ class _Regions:
 
     def of(self, start: Place, sizes: tuple[int, ...]) -> _Region | None:
         """The region of a place where dimensions of these sizes are merged; None if the order of its rows matters."""
-        region = _Region(set(), {})
+        region = _Region(set(), [], {})
         left = [start]
         while left:
             place = left.pop()
@@ -105,10 +172,10 @@ class _Regions:
                 continue
             region.places.add(place)
             v, _ = place
-            maker = self.makers.get(v)
-            if maker is None:
-                return None
-            for eqn in (maker, *self.users.get(v, ())):
+            made = [self.makers[v]] if v in self.makers else []
+            if not made:
+                region.given.append(place)
+            for eqn in (*made, *self.users.get(v, ())):
                 more = None if eqn is None else self.across(eqn, place, sizes, region)
                 if more is None:
                     return None
@@ -120,6 +187,9 @@ class _Regions:
         op, (v, d) = eqn.op, place
         if op.holds_jaxprs or op.has_effects or op.kept_whole:
             return None
+        if _moves_part(eqn, place, sizes) and region.ends.get(eqn, place) == place:
+            region.ends[eqn] = place
+            return []
         rule = eqn_rule(eqn)
         values = [*zip(eqn.invars, rule.operands), *zip(eqn.outvars, rule.results)]
         found: list[Place] = []
@@ -131,7 +201,7 @@ class _Regions:
                 and region.ends.get(eqn, place) == place
             ):
                 region.ends[eqn] = place
-            elif len(factors) == 1 and is_any_order(eqn, rule, factors[0]):
+            elif len(factors) == 1 and _keeps_rows(eqn, rule, factors[0]):
                 at = [(a, n, fs) for a, dims in values for n, fs in enumerate(dims) if factors[0] in fs]
                 if any(fs != factors or isinstance(a, Literal) for a, _, fs in at):
                     return None
@@ -139,6 +209,17 @@ class _Regions:
             else:
                 return None
         return found
+
+
+def _keeps_rows(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
+    """Whether rows of a factor may come in any order, also where an op moves elements along other dimensions."""
+    factor = rule.factors[f]
+    if isinstance(eqn.op, (Slice, Concatenate, Pad)):
+        return factor.kind == PARALLEL
+    if isinstance(eqn.op, Gather):  # rows of the indices
+        rows = factor.kind == PARALLEL and not factor.indexed and not any(f in dims for dims in rule.operands[0])
+        return rows and not eqn.op.indices_are_sorted
+    return is_any_order(eqn, rule, f)
 
 
 def is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
@@ -194,3 +275,63 @@ def _in_tiles(
         yield eqn.replace(op=op, invars=[y], outvars=[new])
         y = new
     yield eqn.replace(op=Reshape(out.aval.shape), invars=[y])
+
+
+def _reordered(
+    eqn: JaxprEqn, place: Place, new: Var, merged: _Merged, propagation: Propagation, mesh: AbstractMesh
+) -> Iterator[JaxprEqn]:
+    """The equations that bring the rows of an argument into the order of tiles."""
+    (v, d), (count, size), inner = place, merged.sizes, merged.axes[1]
+    shape, dims, tiles = v.aval.shape, propagation.layout(new).dims, mesh.sizes(inner)
+    cut = Reshape((*shape[:d], count, tiles, size // tiles, *shape[d + 1 :]))
+    turn = Transpose((*range(d), d + 1, d, *range(d + 2, len(shape) + 2)))
+    parts = propagation.place(Var(cut.infer(v.aval)), (*dims[:d], (), inner, (), *dims[d + 1 :]))
+    turned = propagation.place(Var(turn.infer(parts.aval)), (*dims[:d], inner, (), (), *dims[d + 1 :]))
+    yield eqn.replace(op=cut, invars=[v], outvars=[parts])
+    yield eqn.replace(op=turn, invars=[parts], outvars=[turned])
+    yield eqn.replace(op=Reshape(shape), invars=[turned], outvars=[new])
+
+
+def _parts_in_tiles(
+    eqn: JaxprEqn, place: Place, merged: _Merged, propagation: Propagation, mesh: AbstractMesh
+) -> Iterator[JaxprEqn]:
+    """The equations of a concatenation of parts in the order of tiles, of a slice that takes one out, or of a pad."""
+    (_, d), (count, size), inner, op = place, merged.sizes, merged.axes[1], eqn.op
+    tiles = mesh.sizes(inner)
+
+    def made(op: Op, operands: Sequence[Atom], dims: Sequence[Axes]) -> JaxprEqn:
+        out = propagation.place(Var(op.infer(*(a.aval for a in operands))), dims)
+        return eqn.replace(op=op, invars=list(operands), outvars=[out])
+
+    def cut(x: Atom, parts: int) -> tuple[JaxprEqn, list[Axes]]:
+        """``x`` with its dimension as tiles, parts, and rows of a part in a tile."""
+        shape = x.aval.shape
+        dims = [() if n == d else a for n, a in enumerate(propagation.layout(x).dims)]
+        split = [*dims[:d], inner, (), (), *dims[d + 1 :]]
+        return made(Reshape((*shape[:d], tiles, parts, size // tiles, *shape[d + 1 :])), [x], split), split
+
+    def at(given: Sequence[T], *own: T) -> tuple[T, ...]:
+        return (*given[:d], *own, *given[d + 1 :])
+
+    if isinstance(op, Pad):
+        first, split = cut(eqn.invars[0], 1)
+        low, none = op.padding_config[d][0] // size, (0, 0, 0)
+        config = at(op.padding_config, none, (low, count - 1 - low, 0), none)
+        padded = made(Pad(config), [first.outvars[0], eqn.invars[1]], split)
+        yield from (first, padded, eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[padded.outvars[0]]))
+        return
+    if isinstance(op, Slice):
+        (x,) = eqn.invars
+        first, split = cut(x, count)
+        yield first
+        number = op.start_indices[d] // size
+        starts, limits = at(op.start_indices, 0, number, 0), at(op.limit_indices, tiles, number + 1, size // tiles)
+        taken = made(Slice(starts, limits, at(op.strides, 1, 1, 1)), first.outvars, split)
+        yield taken
+        yield eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[taken.outvars[0]])
+        return
+    parts, splits = zip(*(cut(x, 1) for x in _parts_of(eqn, d)))
+    yield from parts
+    joined = made(Concatenate(d + 1), [p.outvars[0] for p in parts], splits[0])
+    yield joined
+    yield eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[joined.outvars[0]])
