@@ -291,7 +291,7 @@ def soap_stack():
 
 
 @program
-def kfac_step():
+def kfac_whole_factors():
     """K-FAC: factors from activations and output gradients, damped solves by Cholesky, data over d, a two-layer net."""
     b, w, h, c = 1024, 256, 384, 40
 
