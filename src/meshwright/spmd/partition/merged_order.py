@@ -13,16 +13,14 @@ prompt, real images and made ones) are merged likewise: each device has its rows
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, renamed, uses_of
-from meshwright.ops.indexing.gather_add import Gather
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
-from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.rearrange import Reshape, Transpose
-from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.ops.shape.whole_parts import joined_along, keeps_rows, moves_parts, on_tiles
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import PARALLEL, REDUCTION, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, join_axes
@@ -31,7 +29,6 @@ from meshwright.spmd.rules import eqn_rule
 
 #: a dimension of a value
 Place = tuple[Var, int]
-T = TypeVar("T")
 
 
 class _Merged(NamedTuple):
@@ -93,9 +90,7 @@ def merged_order(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMe
 
 def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Merged]]:
     """The dimensions that a reshape or a concatenation of equal parts merges so that their tiles are no blocks."""
-    if isinstance(eqn.op, (Concatenate, CyclicWindow)):
-        yield from _joined(eqn, eqn.op.dimension, propagation, mesh)
-        return
+    yield from _joined(eqn, propagation, mesh)
     if not eqn.op.is_view or not isinstance(x := eqn.invars[0], Var) or not propagation.layout(x).axes_used:
         return
     rule, layout = eqn_rule(eqn), propagation.layout(x)
@@ -109,46 +104,15 @@ def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iter
                 yield (eqn.outvars[0], d), _Merged(sizes, axes)
 
 
-def _joined(eqn: JaxprEqn, d: int, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Merged]]:
-    """The dimension along which parts of one size are concatenated that are split alike."""
-    place = eqn.outvars[0], d
-    parts = _parts_of(eqn, d)
-    axes = {propagation.layout(a).dims[d] for a in parts if isinstance(a, Var)} - {()}
-    sizes = len(parts), eqn.invars[0].aval.shape[d]
-    if len(axes) == 1 and sizes[0] > 1 and _moves_part(eqn, place, sizes):
-        (inner,) = axes
-        if sizes[1] % mesh.sizes(inner) == 0:
-            yield place, _Merged(sizes, ((), inner))
-
-
-def _parts_of(eqn: JaxprEqn, d: int) -> Sequence[Atom]:
-    """What an equation concatenates along a dimension; a cyclic window may be a number of copies."""
-    op, size = eqn.op, eqn.invars[0].aval.shape[d]
-    if isinstance(op, CyclicWindow):
-        return eqn.invars * (op.length // size) if op.start == op.length % size == 0 else ()
-    return eqn.invars
-
-
-def _moves_part(eqn: JaxprEqn, place: Place, sizes: tuple[int, ...]) -> bool:
-    """Whether an equation concatenates all parts of a dimension, takes one out, or pads one. ``sizes``: number and size
-    of the parts."""
-    (v, d), op = place, eqn.op
-    if len(sizes) != 2:
-        return False
-    count, size = sizes
-    if isinstance(op, (Concatenate, CyclicWindow)):
-        if op.dimension != d or v is not eqn.outvars[0]:
-            return False
-        parts = _parts_of(eqn, d)
-        return len(parts) == count and all(isinstance(a, Var) and a.aval.shape[d] == size for a in parts)
-    if isinstance(op, Pad) and v is eqn.outvars[0]:
-        low, _, inner = op.padding_config[d]
-        x = eqn.invars[0]
-        return isinstance(x, Var) and x.aval.shape[d] == size and low % size == inner == 0
-    if isinstance(op, Slice) and v is eqn.invars[0]:
-        start, limit = op.start_indices[d], op.limit_indices[d]
-        return op.strides[d] == 1 and start % size == 0 and limit - start == size
-    return False
+def _joined(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Merged]]:
+    """The dimension along which parts of one size are joined that are split alike, or not at all."""
+    found = joined_along(eqn)
+    if found is not None:
+        d, parts = found
+        axes = {propagation.layout(a).dims[d] for a in parts} - {()}
+        sizes = len(parts), parts[0].aval.shape[d]
+        if len(axes) == 1 and sizes[1] % mesh.sizes(inner := axes.pop()) == 0:
+            yield (eqn.outvars[0], d), _Merged(sizes, ((), inner))
 
 
 def are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
@@ -187,7 +151,7 @@ class _Regions:
         op, (v, d) = eqn.op, place
         if op.holds_jaxprs or op.has_effects or op.kept_whole:
             return None
-        if _moves_part(eqn, place, sizes) and region.ends.get(eqn, place) == place:
+        if len(sizes) == 2 and moves_parts(eqn, v, d, *sizes) and region.ends.get(eqn, place) == place:
             region.ends[eqn] = place
             return []
         rule = eqn_rule(eqn)
@@ -201,7 +165,7 @@ class _Regions:
                 and region.ends.get(eqn, place) == place
             ):
                 region.ends[eqn] = place
-            elif len(factors) == 1 and _keeps_rows(eqn, rule, factors[0]):
+            elif len(factors) == 1 and (is_any_order(eqn, rule, factors[0]) or keeps_rows(op, rule, factors[0])):
                 at = [(a, n, fs) for a, dims in values for n, fs in enumerate(dims) if factors[0] in fs]
                 if any(fs != factors or isinstance(a, Literal) for a, _, fs in at):
                     return None
@@ -209,17 +173,6 @@ class _Regions:
             else:
                 return None
         return found
-
-
-def _keeps_rows(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
-    """Whether rows of a factor may come in any order, also where an op moves elements along other dimensions."""
-    factor = rule.factors[f]
-    if isinstance(eqn.op, (Slice, Concatenate, Pad)):
-        return factor.kind == PARALLEL
-    if isinstance(eqn.op, Gather):  # rows of the indices
-        rows = factor.kind == PARALLEL and not factor.indexed and not any(f in dims for dims in rule.operands[0])
-        return rows and not eqn.op.indices_are_sorted
-    return is_any_order(eqn, rule, f)
 
 
 def is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
@@ -295,43 +248,20 @@ def _reordered(
 def _parts_in_tiles(
     eqn: JaxprEqn, place: Place, merged: _Merged, propagation: Propagation, mesh: AbstractMesh
 ) -> Iterator[JaxprEqn]:
-    """The equations of a concatenation of parts in the order of tiles, of a slice that takes one out, or of a pad."""
-    (_, d), (count, size), inner, op = place, merged.sizes, merged.axes[1], eqn.op
-    tiles = mesh.sizes(inner)
-
-    def made(op: Op, operands: Sequence[Atom], dims: Sequence[Axes]) -> JaxprEqn:
-        out = propagation.place(Var(op.infer(*(a.aval for a in operands))), dims)
-        return eqn.replace(op=op, invars=list(operands), outvars=[out])
-
-    def cut(x: Atom, parts: int) -> tuple[JaxprEqn, list[Axes]]:
-        """``x`` with its dimension as tiles, parts, and rows of a part in a tile."""
-        shape = x.aval.shape
-        dims = [() if n == d else a for n, a in enumerate(propagation.layout(x).dims)]
+    """The equations that join parts in the order of tiles, take one out, or pad one."""
+    (value, d), (count, size), inner = place, merged.sizes, merged.axes[1]
+    tiles, found = mesh.sizes(inner), joined_along(eqn)
+    moved = found[1] if found is not None else eqn.invars[:1]
+    parts = 1 if value in eqn.outvars else count
+    cuts: list[Atom] = []
+    for x in moved:
+        shape, dims = x.aval.shape, propagation.layout(x).dims
         split = [*dims[:d], inner, (), (), *dims[d + 1 :]]
-        return made(Reshape((*shape[:d], tiles, parts, size // tiles, *shape[d + 1 :])), [x], split), split
-
-    def at(given: Sequence[T], *own: T) -> tuple[T, ...]:
-        return (*given[:d], *own, *given[d + 1 :])
-
-    if isinstance(op, Pad):
-        first, split = cut(eqn.invars[0], 1)
-        low, none = op.padding_config[d][0] // size, (0, 0, 0)
-        config = at(op.padding_config, none, (low, count - 1 - low, 0), none)
-        padded = made(Pad(config), [first.outvars[0], eqn.invars[1]], split)
-        yield from (first, padded, eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[padded.outvars[0]]))
-        return
-    if isinstance(op, Slice):
-        (x,) = eqn.invars
-        first, split = cut(x, count)
-        yield first
-        number = op.start_indices[d] // size
-        starts, limits = at(op.start_indices, 0, number, 0), at(op.limit_indices, tiles, number + 1, size // tiles)
-        taken = made(Slice(starts, limits, at(op.strides, 1, 1, 1)), first.outvars, split)
-        yield taken
-        yield eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[taken.outvars[0]])
-        return
-    parts, splits = zip(*(cut(x, 1) for x in _parts_of(eqn, d)))
-    yield from parts
-    joined = made(Concatenate(d + 1), [p.outvars[0] for p in parts], splits[0])
-    yield joined
-    yield eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[joined.outvars[0]])
+        op = Reshape((*shape[:d], tiles, parts, size // tiles, *shape[d + 1 :]))
+        cuts.append(propagation.place(Var(op.infer(x.aval)), split))
+        yield eqn.replace(op=op, invars=[x], outvars=[cuts[-1]])
+    new = on_tiles(eqn.op, d, tiles, count, size)
+    operands = [*cuts, *([] if found is not None else eqn.invars[1:])]
+    out = propagation.place(Var(new.infer(*(a.aval for a in operands))), split)
+    yield eqn.replace(op=new, invars=operands, outvars=[out])
+    yield eqn.replace(op=Reshape(eqn.outvars[0].aval.shape), invars=[out])
