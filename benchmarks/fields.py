@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import field_programs, later_programs, more_programs
+from benchmarks import examined_programs, field_programs, later_programs, more_programs
 from benchmarks.common import in_process, table
 
 LOTS = (
     (field_programs.PROGRAMS, "Programs of many fields"),
     (later_programs.PROGRAMS, "Programs written after the partitioner"),
     (more_programs.PROGRAMS, "Programs written after these"),
+    (examined_programs.PROGRAMS, "Programs of an examiner"),
 )
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.ir.passes import inline_calls
 from meshwright.spmd.scalars import known_scalars
@@ -73,3 +74,34 @@ def test_primitives_of_users_are_what_they_say():
     )
     part.verify()
     assert " 24:i32[]" in str(part.jaxpr)
+
+
+def test_shifts_that_arrays_of_constants_hold_are_known_in_loops_too():
+    """Rolls by elements of an array send the rows that change tiles, one and three of 8 x 8 numbers, three times."""
+    mesh = mw.AbstractMesh((4, 2), ("x", "y"))
+    both = mw.NamedSharding(mesh, mw.PartitionSpec("x", "y"))
+    rolled = mw.jit(lambda x, shift: mnp.roll(x, shift, (0, 1)))
+
+    def f(x):
+        return lax.scan(lambda x, _: (rolled(x, np.array([1, -3], np.int32)), None), x, None, length=3)[0]
+
+    x = mw.ShapeDtypeStruct((32, 16), np.float32)
+    part = mw.jit(f, in_shardings=both, out_shardings=both).lower(x).partition()
+    assert [c.bytes_sent for c in part.collectives] == [3 * 8 * 4, 3 * 3 * 8 * 4]
+    assert part.verify()
+
+
+def test_remainders_have_the_sign_of_what_is_divided():
+    def f(a, b):
+        return lax.rem(a, b), lax.neg(a), lax.bitwise_and(a, b), lax.bitwise_not(b)
+
+    args = np.int32(-7), np.int32(4)
+    jaxpr = known_scalars(inline_calls(mw.make_jaxpr(lambda: mw.jit(f)(*args))()))
+    assert not jaxpr.jaxpr.eqns
+    for got, want in zip(mw.core.jaxpr_as_fun(jaxpr)(), mw.jit(f)(*args)):
+        assert np.asarray(got) == np.asarray(want)
+
+
+def test_what_is_divided_by_zero_is_left_to_devices():
+    jaxpr = inline_calls(mw.make_jaxpr(lambda: mw.jit(lax.rem)(np.int32(5), np.int32(0)))())
+    assert known_scalars(jaxpr) is jaxpr

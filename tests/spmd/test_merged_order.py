@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import NamedSharding, P, nn
+from meshwright import NamedSharding, P, lax, nn
 
 MESH = mw.AbstractMesh((2, 4), ("d", "r"))
 SPLIT = P("d", "r")
@@ -110,3 +110,63 @@ def test_merged_dimensions_are_taken_apart_in_other_reshapes(name: str) -> None:
     x, where = mw.ShapeDtypeStruct((4, 8, 6, 5), np.float32), NamedSharding(MESH, SPLIT)
     part = mw.jit(lambda x: PARTED[name](mnp.sin(x.reshape(32, 6, 5))), in_shardings=where).lower(x).partition(MESH)
     part.verify()
+
+
+# --- parts that are concatenated ------------------------------------------------------------------------------
+ROWS = mw.AbstractMesh((4, 2), ("d", "t"))
+BATCH = mw.ShapeDtypeStruct((8, 16, 32), np.float32)
+WEIGHTS = mw.ShapeDtypeStruct((32, 64), np.float32), mw.ShapeDtypeStruct((64, 32), np.float32)
+
+
+def network(p: Any, x: Any) -> Any:
+    return nn.gelu(x @ p[0]) @ p[1]
+
+
+def guided(p: Any, x: Any, c: Any) -> Any:
+    """With and without a prompt: ``c`` is for both."""
+    with_prompt, without = mnp.split(network(p, mnp.concatenate([x, x]) + c[:, None]), 2)
+    return without + 4 * (with_prompt - without)
+
+
+def steps(p: Any, x: Any, c: Any) -> Any:
+    return lax.fori_loop(0, 5, lambda i, x: guided(p, x, mnp.concatenate([c, mnp.cos(c)])), x)
+
+
+def steps_of_given(p: Any, x: Any, c: Any) -> Any:
+    c = mnp.concatenate([c, mnp.cos(c)])
+    return lax.fori_loop(0, 5, lambda i, x: guided(p, x, c), x)
+
+
+def critic(p: Any, x: Any, y: Any) -> Any:
+    real, fake = mnp.split(network(p, mnp.concatenate([x, y])), 2)
+    return nn.softplus(-real).mean() + nn.softplus(fake).mean()
+
+
+def one_part(p: Any, x: Any, y: Any) -> Any:
+    real, fake = mnp.split(network(p, mnp.concatenate([x, y])), 2)
+    return (real * lax.stop_gradient(fake)).mean()
+
+
+def moved_rows(f: Any, c: mw.ShapeDtypeStruct) -> int:
+    """The bytes sent along the axis of the batch, other than by sums; the partition is verified."""
+    weights, rows = (NamedSharding(ROWS, P(None, "t")), NamedSharding(ROWS, P("t"))), NamedSharding(ROWS, P("d"))
+    part = mw.jit(f, in_shardings=(weights, rows, rows)).lower(WEIGHTS, BATCH, c).partition()
+    part.verify()
+    return sum(c.bytes_sent for c in part.collectives if c.kind != "all_reduce")
+
+
+def test_batches_that_are_concatenated_and_cut_again_stay_where_they_are() -> None:
+    prompts = mw.ShapeDtypeStruct((8, 32), np.float32)
+    assert moved_rows(steps, prompts) == 0
+    assert moved_rows(mw.grad(critic), BATCH) == 0
+    assert moved_rows(mw.grad(one_part), BATCH) == 0
+
+
+def test_small_arguments_of_a_loop_are_brought_into_the_order_of_tiles() -> None:
+    """Before the loop at most each device's rows of the prompts are sent, and nothing in it."""
+    assert moved_rows(steps_of_given, mw.ShapeDtypeStruct((8, 32), np.float32)) <= 2 * 2 * 2 * 32 * 4
+
+
+@pytest.mark.parametrize("end", [lambda z: z, lambda z: z[4:12], lambda z: mnp.cumsum(z, 0)[:8], lambda z: z[::2]])
+def test_where_the_order_of_concatenated_rows_matters_results_are_the_same(end: Any) -> None:
+    moved_rows(lambda p, x, y: end(network(p, mnp.concatenate([x, y]))), BATCH)

@@ -335,7 +335,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), typeof(x).shape)
     if not isinstance(shift, (tuple, list)) and typeof(asarray(shift)).ndim:
-        vector = asarray(shift)
+        vector = asarray(shift) if isinstance(shift, Tracer) else np.asarray(shift)  # known shifts stay so in traces
         shift = [vector[i] for i in range(typeof(vector).shape[0])]
     several = isinstance(axis, (tuple, list)) or np.ndim(axis) > 0
     axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if several else (axis,))]

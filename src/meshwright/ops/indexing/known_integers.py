@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.elementwise.table import ConvertElementType, max_, min_
+from meshwright.ir.op import Op
+from meshwright.ops.elementwise import table
+from meshwright.ops.elementwise.table import ConvertElementType, SelectN
 
 #: the maximum number of elements tracked for one array
 _FEW = 64
-#: the elementwise ops that are followed: what keeps positions within bounds
-_BOUNDS = {max_: np.maximum, min_: np.minimum}
+#: the elementwise ops that are followed, as functions of NumPy, which wrap around as XLA's do
+_FUNCTIONS: dict[Op, Callable[..., Any]] = {
+    table.add: np.add, table.sub: np.subtract, table.mul: np.multiply, table.neg: np.negative, table.rem: np.fmod,
+    table.max_: np.maximum, table.min_: np.minimum, table.lt: np.less, table.le: np.less_equal, table.gt: np.greater,
+    table.ge: np.greater_equal, table.eq: np.equal, table.ne: np.not_equal, table.and_: np.bitwise_and,
+    table.or_: np.bitwise_or, table.xor: np.bitwise_xor, table.not_: np.invert,
+}  # fmt: skip
 
 
 class KnownIntegers:
@@ -27,20 +35,15 @@ class KnownIntegers:
             if _is_few(var.aval) and (values := known_values(constant)) is not None:
                 self._known[var] = values
         for eqn in jaxpr.jaxpr.eqns:
-            follows = isinstance(eqn.op, ConvertElementType) or eqn.op in _BOUNDS or eqn.op.moved is not None
-            if follows and len(eqn.invars) <= _FEW and all(_is_few(v.aval) for v in eqn.outvars):
+            if len(eqn.invars) <= _FEW and len(eqn.outvars) == 1 and _is_few(eqn.outvars[0].aval):
                 self._follow(eqn)
 
     def _follow(self, eqn: JaxprEqn) -> None:
-        operands, (out,) = [known for a in eqn.invars if (known := self.known(a)) is not None], eqn.outvars
-        if len(operands) < len(eqn.invars):
+        if not isinstance(eqn.op, (ConvertElementType, SelectN)) and eqn.op not in _FUNCTIONS and eqn.op.moved is None:
             return
-        if isinstance(eqn.op, ConvertElementType):
-            self._known[out] = operands[0].astype(out.aval.dtype)
-        elif eqn.op in _BOUNDS:
-            self._known[out] = _BOUNDS[eqn.op](*operands)
-        elif eqn.op.moved is not None:
-            self._known[out] = np.asarray(eqn.op.moved(*operands))
+        operands, (out,) = [known for a in eqn.invars if (known := self.known(a)) is not None], eqn.outvars
+        if len(operands) == len(eqn.invars) and (value := _value(eqn.op, operands)) is not None:
+            self._known[out] = np.broadcast_to(value, out.aval.shape).astype(out.aval.dtype)
 
     def known(self, atom: Atom) -> np.ndarray | None:
         """The value of an atom; None if it is unknown or large."""
@@ -49,5 +52,20 @@ class KnownIntegers:
         return self._known.get(atom)
 
 
+def _value(op: Op, operands: list[np.ndarray]) -> Any:
+    """The result of an op; None for remainders of divisions by zero, which NumPy defines otherwise."""
+    if isinstance(op, ConvertElementType):
+        return operands[0]
+    if isinstance(op, SelectN):
+        which, *cases = operands
+        return np.choose(which.astype(np.intp), cases, mode="clip")
+    if op in _FUNCTIONS:
+        if op is table.rem and not np.all(operands[1]):
+            return None
+        with np.errstate(all="ignore"):
+            return _FUNCTIONS[op](*operands)
+    return op.moved(*operands) if op.moved is not None else None
+
+
 def _is_few(aval: ShapedArray) -> bool:
-    return aval.size <= _FEW and aval.dtype.kind in "iu"
+    return aval.size <= _FEW and aval.dtype.kind in "iub"
