@@ -47,7 +47,7 @@ from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
-from meshwright.interop.torch.unchecked import values_not_asked_for
+from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
 from meshwright.interop.torch.writing import NAMESPACE
 
 #: held while a module is exported: torch's functions are others then, those of all threads
@@ -79,7 +79,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     look_into_caches(module)
     assigned: list[str] = []
     told = checks_told(type(module).__name__)
-    with EXPORTING, told, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
+    with EXPORTING, told, matrices_not_looked_at(), warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
             exported = _exported(module, args, kwargs, dynamic, assigned)

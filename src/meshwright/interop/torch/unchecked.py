@@ -29,6 +29,19 @@ def values_not_asked_for() -> Iterator[None]:
         transformer._detect_is_causal_mask = is_causal
 
 
+@contextmanager
+def matrices_not_looked_at() -> Iterator[None]:
+    """Within, torch's decompositions do not ask whether a matrix has a factorization, which torch counts as an effect:
+    where it raises an error, results here are NaN."""
+    checks = torch._library.simple_registry.singleton.find("aten::_linalg_check_errors").effect
+    before = checks.effect
+    checks.register(None)
+    try:
+        yield
+    finally:
+        checks.register(before)
+
+
 def _number(read: Callable[[torch.Tensor], Any]) -> None:
     asks = read is torch.Tensor.__bool__
 
@@ -154,6 +167,26 @@ def _positions(x: Any) -> tuple[Any, ...]:
     with unrecorded():
         found = mask.nonzero(as_tuple=True)
     return tuple(map(constant, found))
+
+
+@overrides(torch.repeat_interleave, torch.Tensor.repeat_interleave)
+def _repeated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Torch's function; of numbers of repetitions that are the same in every call, the elements at positions."""
+    x, repeats, dim, *_ = *args, *(None,) * 3
+    repeats, dim = kwargs.get("repeats", x if repeats is None else repeats), kwargs.get("dim", dim)
+    counts = known(repeats) if isinstance(repeats, torch.Tensor) else None
+    if counts is None:
+        return torch.repeat_interleave(*args, **kwargs)
+    if repeats is x or x is None:
+        with unrecorded():
+            found = torch.repeat_interleave(counts)
+        return constant(found)
+    x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+    with unrecorded():
+        found = torch.repeat_interleave(counts.expand(x.shape[dim]) if counts.numel() == 1 else counts)
+    if counts.numel() not in (1, x.shape[dim]):
+        return torch.repeat_interleave(*args, **kwargs)
+    return x.index_select(dim, constant(found))
 
 
 @overrides(torch.masked_select, torch.Tensor.masked_select)
