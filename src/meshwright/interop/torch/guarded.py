@@ -1,8 +1,8 @@
 """Checks of values in a forward (``assert (x > 0).all()``, ``if labels.max() >= n: raise ...``) while it is exported.
 
-A program has no values to stop at. Where the branch that a value decides about does nothing but raise, the export goes
-the other way, and the user is told that the check is left out. Whether it does is read from the code of the function
-that asks for the value.
+A program has no values to stop at. Where the branch that a value decides about does nothing but raise, or warn, the
+export goes the other way, and the user is told that the check is left out. Whether it does is read from the code of the
+function that asks for the value.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def checks_told(name: str) -> Iterator[None]:
     if lines:
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
         warn(
-            f"from_torch: {name} raises errors that depend on values, at {', '.join([*lines][:5])}{more}; the function "
-            "made of it does not check them: check what it is given before the call",
+            f"from_torch: {name} raises errors, or warns, depending on values, at {', '.join([*lines][:5])}{more}; the "
+            "function made of it does not check them: check what it is given before the call",
             ValueCheckWarning,
         )
 
 
 def answer_that_raises_nothing() -> bool | None:
-    """What a tensor that Python asks whether it is true has to say for nothing to be raised; None if neither answer
-    leads to an error, or both do."""
+    """What a tensor that Python asks whether it is true has to say for nothing to be raised, and no warning given; None
+    if neither answer leads to one, or both do."""
     lines, frame = _LEFT_OUT.get(), _asking()
     if frame is None or lines is None:
         return None
@@ -98,30 +98,69 @@ def _answer(code: CodeType, place: int) -> bool | None:
     jump = instructions[number]
     if "JUMP" not in jump.opname or not jump.opname.endswith(("IF_TRUE", "IF_FALSE")):
         return None
-    by_jump, by_going_on = (_only_raises(code, n) for n in (numbers[jump.argval], number + 1))
-    if by_jump == by_going_on:
-        return None
-    return jump.opname.endswith("IF_TRUE") != by_jump
+    there, here = numbers[jump.argval], number + 1
+    for by_jump, by_going_on in (
+        (_only_raises(code, there), _only_raises(code, here)),
+        (_only_warns(code, there), _only_warns(code, here)),
+        (_only_raises(code, there, here), _only_raises(code, here, there)),
+    ):
+        if by_jump != by_going_on:
+            return jump.opname.endswith("IF_TRUE") != by_jump
+    return None
 
 
-def _only_raises(code: CodeType, number: int, seen: Sequence[int] = ()) -> bool:
-    """Whether all ways on from an instruction end in an error."""
+#: what is no part of a test
+_STATEMENTS = ("STORE_", "DELETE_", "POP_TOP", "IMPORT_")
+
+
+def _only_raises(code: CodeType, number: int, end: int | None = None, seen: Sequence[int] = ()) -> bool:
+    """Whether all ways on from an instruction end in an error, or at ``end`` after nothing but further tests."""
     instructions, numbers = _instructions(code)
     while number < len(instructions) and number not in seen:
+        if number == end:
+            return True
         instruction = instructions[number]
         seen = (*seen, number)
         if instruction.opname == "RAISE_VARARGS":
             return True
+        if end is not None and instruction.opname.startswith(_STATEMENTS):
+            end = None
         if instruction.opname.startswith(("RETURN", "YIELD", "RERAISE", "FOR_ITER", "SEND")):
             return False
         if "JUMP" in instruction.opname:
             target = numbers[instruction.argval]
-            if "IF" in instruction.opname and not _only_raises(code, target, seen):
+            if "IF" in instruction.opname and not _only_raises(code, target, end, seen):
                 return False
             number = number + 1 if "IF" in instruction.opname else target
         else:
             number += 1
     return False
+
+
+#: what the instructions do that make the arguments of a call of names, constants and text
+_ARGUMENTS = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "PUSH_NULL", "PRECALL", "KW_NAMES", "POP_TOP", "NOP", "EXTENDED_")
+
+
+def _only_warns(code: CodeType, number: int) -> bool:
+    """Whether an instruction begins the body of an ``if`` that calls functions that warn (``warnings.warn``, by their
+    names), and does nothing else."""
+    instructions, numbers = _instructions(code)
+    test = instructions[number - 1]
+    if "JUMP" not in test.opname or "IF" not in test.opname:
+        return False
+    body, behind = instructions[number : numbers[test.argval]], instructions[numbers[test.argval] :]
+    if body and body[-1].opname.startswith("RETURN"):  # what compilers write twice where nothing comes behind it
+        last = next((n for n in (1, 2) if _same(body[-n:], behind[:n]) and body[-n].opname != "RETURN_VALUE"), 0)
+        body = body[: len(body) - last]
+    calls = [i for i in body if i.opname.startswith("CALL")]
+    names = [str(i.argval) for i in body if i.opname.startswith("LOAD_") and i.opname != "LOAD_CONST"]
+    warns = [n for n in names if "warn" in n and n.islower() and n != "warnings"]
+    is_plain = all(i.opname.startswith((*_ARGUMENTS, "CALL")) for i in body)
+    return is_plain and 0 < len(calls) == len(warns) and body[-1].opname == "POP_TOP"
+
+
+def _same(some: Sequence[dis.Instruction], others: Sequence[dis.Instruction]) -> bool:
+    return [(i.opname, i.argval) for i in some] == [(i.opname, i.argval) for i in others]
 
 
 def _is_caught(frame: FrameType | None) -> bool:

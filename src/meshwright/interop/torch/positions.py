@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from meshwright.interop.torch.overrides import is_written, origins, overrides, unrecorded
+from meshwright.interop.torch.overrides import described, is_written, origins, overrides, unrecorded
 from meshwright.interop.torch.unchecked import bounded, counted, positions
 
 _INTEGERS = torch.int8, torch.int16, torch.int32, torch.int64
@@ -202,11 +202,5 @@ def _of_node(x: Any) -> Any:
         return sympy.Integer(x)
     formula = _ARITHMETIC.get(getattr(x.target, "overloadpacket", None))
     if formula is None or x.kwargs or len(x.args) != 2 or not all(isinstance(a, (int, fx.Node)) for a in x.args):
-        return sympy.Symbol(_described(x))
+        return sympy.Symbol(described(x))
     return formula(*map(_of_node, x.args))
-
-
-def _described(x: fx.Node) -> str:
-    """What is the same for values that are computed in the same way."""
-    is_pure = isinstance(x.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in x.target.tags
-    return f"{x.target}{fx.map_arg((x.args, x.kwargs), _described)}" if is_pure else x.name

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
 from meshwright.interop.torch.guarded import answer_that_raises_nothing
-from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
+from meshwright.interop.torch.overrides import computed_alike, constant, known, overrides, unrecorded
 
 
 @contextmanager
@@ -77,6 +77,22 @@ def _array(read: Callable[..., Any]) -> None:
 
 for _read in torch.Tensor.numpy, torch.Tensor.__array__:
     _array(_read)
+
+
+@overrides(torch.equal, torch.Tensor.equal)
+def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
+    """Torch's function, where what it says is the same in every call: of known values, of shapes that differ, and of what
+    is computed twice in the same way from the same, unless that is NaN."""
+    if input.shape != other.shape:
+        return False
+    values = [known(x) for x in (input, other)]
+    if not any(v is None for v in values):
+        with unrecorded():
+            return torch.equal(*values)  # type: ignore[arg-type]
+    is_number = input.is_floating_point() or input.is_complex()
+    if (input is not other or not is_number) and computed_alike(input, other):  # x == x asks for NaN
+        return True
+    return torch.equal(input, other)
 
 
 # --- numbers given as tensors ---------------------------------------------------------------------------------
