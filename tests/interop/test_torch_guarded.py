@@ -191,3 +191,30 @@ def test_branches_that_only_warn_are_left_out():
 def test_branches_that_warn_and_compute_are_refused(check):
     with pytest.raises(errors.ImportProgramError, match=check.__name__):
         mw.from_torch(Checked(check), (torch.ones(4), torch.arange(4)))
+
+
+def test_errors_of_exports_that_a_forward_catches_are_refused():
+    """linear_operator takes another root of a matrix where a Cholesky decomposition raises a RuntimeError."""
+
+    class Root(torch.nn.Module):
+        def forward(self, a):
+            try:
+                factor, info = torch.linalg.cholesky_ex(a)
+                if info.any():
+                    raise NotImplementedError
+                return factor if a.max() < 100 else 2 * factor
+            except RuntimeError:
+                values, vectors = torch.linalg.eigh(a)
+                return vectors * values.sqrt()
+
+    class Equal(torch.nn.Module):
+        def forward(self, x, y):
+            try:
+                return 2 * x if torch.equal(x, y) else y
+            except RuntimeError:
+                return x
+
+    with pytest.raises(errors.ImportProgramError, match=r"value at test_torch_guarded.py:\d+ \(forward\)(?s:.*)try"):
+        mw.from_torch(Root(), (torch.eye(3),))
+    with pytest.raises(errors.ImportProgramError, match=r"value at test_torch_guarded.py:\d+ \(forward\)(?s:.*)try"):
+        mw.from_torch(Equal(), (torch.eye(3), torch.eye(3)))

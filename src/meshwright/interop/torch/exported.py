@@ -24,7 +24,7 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
-from meshwright.interop.torch.guarded import checks_told
+from meshwright.interop.torch.guarded import caught_errors_refused, checks_told
 from meshwright.interop.torch.held import (
     assignments,
     buffers_as_before,
@@ -124,7 +124,8 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins), assignments(assigned), replaced_methods(), buffers_as_before(module, assigned):
+        told = begins_told(*begins), caught_errors_refused(type(module).__name__), assignments(assigned)
+        with told[0], told[1], told[2], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         merge_buffers(program, module)

@@ -17,12 +17,17 @@ from functools import lru_cache
 from types import CodeType, FrameType
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from meshwright.core.source import warn
-from meshwright.errors import ValueCheckWarning
+from meshwright.errors import ImportProgramError, ValueCheckWarning
 from meshwright.interop.torch.sources import is_library, is_ours
 
+#: what torch raises where Python asks for a value that a program does not have
+NO_VALUE = GuardOnDataDependentSymNode, DataDependentOutputException
+#: where values were asked for in vain, in this thread
+_IN_VAIN: ContextVar[tuple[str, ...]] = ContextVar("asked in vain", default=())
 #: the lines of checks that the export that runs in this thread has left out; None if none runs
 _LEFT_OUT: ContextVar[dict[str, None] | None] = ContextVar("checks left out", default=None)
 
@@ -38,6 +43,7 @@ def checks_told(name: str) -> Iterator[None]:
         except GuardOnDataDependentSymNode:
             answer = answer_that_raises_nothing()
             if answer is None:
+                note_in_vain()
                 raise
             return answer
 
@@ -55,6 +61,37 @@ def checks_told(name: str) -> Iterator[None]:
             f"from_torch: {name} raises errors, or warns, depending on values, at {', '.join([*lines][:5])}{more}; the "
             "function made of it does not check them: check what it is given before the call",
             ValueCheckWarning,
+        )
+
+
+def note_in_vain() -> None:
+    """Note that a value was asked for that a program does not have, of which torch raises an error."""
+    frame = _asking()
+    if frame is not None:
+        code = frame.f_code
+        _IN_VAIN.set((*_IN_VAIN.get(), f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"))
+
+
+@contextmanager
+def caught_errors_refused(name: str) -> Iterator[None]:
+    """Refuse a forward that goes on where it has asked for a value in vain: it has caught the error that the export
+    raised, which is none that the module raises outside.
+
+    Raises:
+      ImportProgramError: it does.
+    """
+    before = _IN_VAIN.set(())
+    try:
+        yield
+        lines = _IN_VAIN.get()
+    finally:
+        _IN_VAIN.reset(before)
+    if lines:
+        raise ImportProgramError(
+            f"from_torch: {name} asks for a value at {lines[0]}, which a program does not have, and catches the error "
+            "that torch's export raises there (try ... except), so that the program would be that of an error which "
+            "the module does not have\nA program is the same for all values: leave out the try, and compute both ways "
+            "and choose (torch.where), or use a mask"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
-from meshwright.interop.torch.guarded import answer_that_raises_nothing
+from meshwright.interop.torch.guarded import NO_VALUE, answer_that_raises_nothing, note_in_vain
 from meshwright.interop.torch.overrides import computed_alike, constant, known, overrides, unrecorded
 
 
@@ -42,6 +42,15 @@ def matrices_not_looked_at() -> Iterator[None]:
         checks.register(before)
 
 
+def _asked(read: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """What torch says."""
+    try:
+        return read(*tensors)
+    except NO_VALUE:
+        note_in_vain()
+        raise
+
+
 def _number(read: Callable[[torch.Tensor], Any]) -> None:
     asks = read is torch.Tensor.__bool__
 
@@ -51,7 +60,7 @@ def _number(read: Callable[[torch.Tensor], Any]) -> None:
         value = known(self) if self.numel() == 1 else None
         if value is None:
             answer = answer_that_raises_nothing() if asks and self.numel() == 1 else None
-            return read(self) if answer is None else answer
+            return _asked(read, self) if answer is None else answer
         with unrecorded():
             return read(value)
 
@@ -92,7 +101,7 @@ def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
     is_number = input.is_floating_point() or input.is_complex()
     if (input is not other or not is_number) and computed_alike(input, other):  # x == x asks for NaN
         return True
-    return torch.equal(input, other)
+    return _asked(torch.equal, input, other)  # type: ignore[no-any-return]
 
 
 # --- numbers given as tensors ---------------------------------------------------------------------------------
