@@ -55,13 +55,13 @@ def in_a_loop(x, n):
 
 
 def several(x, n):
+    if x.min() < -5:
+        if n.max() > 5:
+            raise ValueError
     assert (x > 0).all() or (x < 0).all()
     assert not (x > 5).any() or (x > 4).all(), "few"
     if (x > 6).any() and (n > 2).any():
         raise ValueError
-    if x.min() < -5:
-        if n.max() > 5:
-            raise ValueError
 
 
 def numbers(x, n):
