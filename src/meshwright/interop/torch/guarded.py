@@ -154,7 +154,7 @@ def _only_raises(code: CodeType, number: int, end: int | None = None, seen: Sequ
     """Whether all ways on from an instruction end in an error, or at ``end`` after nothing but further tests."""
     instructions, numbers = _instructions(code)
     while number < len(instructions) and number not in seen:
-        if number == end:
+        if number == end or (end is not None and _returned_alike(instructions, number, end)):
             return True
         instruction = instructions[number]
         seen = (*seen, number)
@@ -185,10 +185,9 @@ def _only_warns(code: CodeType, number: int) -> bool:
     test = instructions[number - 1]
     if "JUMP" not in test.opname or "IF" not in test.opname:
         return False
-    body, behind = instructions[number : numbers[test.argval]], instructions[numbers[test.argval] :]
-    if body and body[-1].opname.startswith("RETURN"):  # what compilers write twice where nothing comes behind it
-        last = next((n for n in (1, 2) if _same(body[-n:], behind[:n]) and body[-n].opname != "RETURN_VALUE"), 0)
-        body = body[: len(body) - last]
+    end = numbers[test.argval]
+    last = next((n for n in (1, 2) if _returned_alike(instructions, end - n, end) == n), 0)
+    body = instructions[number : end - last]
     calls = [i for i in body if i.opname.startswith("CALL")]
     names = [str(i.argval) for i in body if i.opname.startswith("LOAD_") and i.opname != "LOAD_CONST"]
     warns = [n for n in names if "warn" in n and n.islower() and n != "warnings"]
@@ -196,8 +195,14 @@ def _only_warns(code: CodeType, number: int) -> bool:
     return is_plain and 0 < len(calls) == len(warns) and body[-1].opname == "POP_TOP"
 
 
-def _same(some: Sequence[dis.Instruction], others: Sequence[dis.Instruction]) -> bool:
-    return [(i.opname, i.argval) for i in some] == [(i.opname, i.argval) for i in others]
+def _returned_alike(instructions: Sequence[dis.Instruction], some: int, other: int) -> int:
+    """How many instructions at two places return the same constant, which compilers write twice at the end of a
+    function; 0 if others are there."""
+    for n in (1, 2):
+        first, second = ([(i.opname, i.argval) for i in instructions[k : k + n]] for k in (some, other))
+        if first == second and first[0][0] in ("LOAD_CONST", "RETURN_CONST") and first[-1][0].startswith("RETURN"):
+            return n
+    return 0
 
 
 def _is_caught(frame: FrameType | None) -> bool:
