@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
 
-
 LOG = logging.getLogger(__name__)
 
 

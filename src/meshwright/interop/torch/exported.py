@@ -78,8 +78,8 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     make_ready(module)
     look_into_caches(module)
     assigned: list[str] = []
-    told = checks_told(type(module).__name__)
-    with EXPORTING, told, matrices_not_looked_at(), warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
+    told, looked_at = checks_told(type(module).__name__), matrices_not_looked_at()
+    with EXPORTING, told, looked_at, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
             exported = _exported(module, args, kwargs, dynamic, assigned)
@@ -124,8 +124,9 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        told = begins_told(*begins), caught_errors_refused(type(module).__name__), assignments(assigned)
-        with told[0], told[1], told[2], replaced_methods(), buffers_as_before(module, assigned):
+        caught = caught_errors_refused(type(module).__name__)
+        told = begins_told(*begins), assignments(assigned)
+        with caught, told[0], told[1], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         merge_buffers(program, module)

@@ -175,7 +175,9 @@ def _only_raises(code: CodeType, number: int, end: int | None = None, seen: Sequ
 
 
 #: what the instructions do that make the arguments of a call of names, constants and text
-_ARGUMENTS = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "PUSH_NULL", "PRECALL", "KW_NAMES", "POP_TOP", "NOP", "EXTENDED_")
+_ARGUMENTS = (
+    "LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "PUSH_NULL", "PRECALL", "KW_NAMES", "POP_TOP", "NOP", "EXTENDED_",
+)  # fmt: skip
 
 
 def _only_warns(code: CodeType, number: int) -> bool:

@@ -186,9 +186,9 @@ def computed_alike(*tensors: torch.Tensor) -> bool:
     written."""
     mode = get_proxy_mode()
     slots = [None if mode is None else get_proxy_slot(t, mode.tracer, None) for t in tensors]
-    if any(s is None for s in slots):
+    last = [s.proxy.node for s in slots if s is not None]
+    if len(last) < len(tensors):
         return False
-    last = [s.proxy.node for s in slots]
     nodes = {n for node in last for n in origins(node)}
     return len(set(map(described, last))) == 1 and not any(is_written(n, nodes) for n in nodes)
 

@@ -90,8 +90,8 @@ for _read in torch.Tensor.numpy, torch.Tensor.__array__:
 
 @overrides(torch.equal, torch.Tensor.equal)
 def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
-    """Torch's function, where what it says is the same in every call: of known values, of shapes that differ, and of what
-    is computed twice in the same way from the same, unless that is NaN."""
+    """Torch's function, where what it says is the same in every call: of known values, of shapes that differ, and of
+    what is computed twice in the same way from the same, unless that is NaN."""
     if input.shape != other.shape:
         return False
     values = [known(x) for x in (input, other)]
