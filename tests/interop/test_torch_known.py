@@ -41,6 +41,13 @@ def test_repetitions_of_numbers_of_a_run_are_refused(refuses):
         mw.from_torch(Of(lambda x, n: x.repeat_interleave(n, 0)), (torch.ones(3), COUNTS))
 
 
+def test_numbers_of_bins_that_depend_on_values_say_how_to_count(refuses):
+    with refuses(errors.ImportProgramError, "aten.bincount", "torch.zeros(n).index_add(0, x, weights)"):
+        mw.from_torch(Of(lambda n: torch.bincount(n, minlength=5)), (COUNTS,))
+    model = mw.from_torch(Of(lambda n, w: torch.zeros(5).index_add(0, n, w)), (COUNTS, torch.ones(3)))
+    np.testing.assert_array_equal(model({}, COUNTS.numpy(), np.ones(3, np.float32)), [1, 0, 1, 1, 0])
+
+
 class Compared(torch.nn.Module):
     def __init__(self, compare):
         super().__init__()

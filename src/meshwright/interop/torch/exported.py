@@ -249,6 +249,8 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
         raise ImportProgramError(
             f"from_torch: {type(module).__name__} has results whose shapes, or Python values, depend on values:\n"
             f"{listed}\nPrograms have fixed shapes: use torch.where or a mask instead"
+            + " (bincount has more bins than minlength where values are larger: count n of them by "
+            "torch.zeros(n).index_add(0, x, weights))" * any("bincount" in line for line in lines)
         )
     collective = any("c10d" in registry.name_of(n.target) for n in unknown)
     packed = any(word in registry.name_of(n.target) for n in unknown for word in ("int4pack", "4bit"))
