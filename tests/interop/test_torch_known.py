@@ -48,6 +48,15 @@ def test_numbers_of_bins_that_depend_on_values_say_how_to_count(refuses):
     np.testing.assert_array_equal(model({}, COUNTS.numpy(), np.ones(3, np.float32)), [1, 0, 1, 1, 0])
 
 
+def test_ops_that_do_something_are_refused_by_name(refuses):
+    def printed(x):
+        torch.ops.aten._print("here")
+        return 2 * x
+
+    with refuses(errors.RuleError, "aten._print.default, at test_torch_rows.py", "leave them out"):
+        mw.from_torch(Of(printed), (torch.ones(2),))
+
+
 class Compared(torch.nn.Module):
     def __init__(self, compare):
         super().__init__()

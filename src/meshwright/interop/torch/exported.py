@@ -238,7 +238,14 @@ def _depends_on_values(node: fx.Node) -> bool:
 
 
 def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
-    """Raise for ops that have no rule, with their lines."""
+    """Raise for ops that have no rule, or effects, with their lines."""
+    effects = [n for n in calls(graph) if getattr(n.target, "_name", "") == "with_effects"]
+    if effects:
+        listed = "\n".join(dict.fromkeys(f"  {registry.name_of(n.args[1])}, at {described(n)}" for n in effects))
+        raise RuleError(
+            f"from_torch: {type(module).__name__} uses ops that do something beside their results:\n{listed}\n"
+            "A program only computes: leave them out of the forward"
+        )
     unknown = without_rule(graph)
     shapes = [n for n in calls(graph) if _depends_on_values(n)]
     if not unknown and not shapes:
