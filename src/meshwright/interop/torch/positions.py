@@ -105,6 +105,18 @@ def by_index(x: torch.Tensor, index: Any) -> torch.Tensor:
     return view if rest == () else view[rest]
 
 
+def put_by_index(x: torch.Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``, with tensors of one integer as any other index."""
+    parts = index if isinstance(index, tuple) else (index,)
+    is_picked = [isinstance(p, torch.Tensor) and p.ndim == 0 and p.dtype in _INTEGERS for p in parts]
+    others = [p for f, p in zip(is_picked, parts) if not f]
+    if not any(is_picked) or not all(type(p) is int or (isinstance(p, slice) and p == slice(None)) for p in others):
+        x[index] = value
+        return
+    places = [p if f else None if isinstance(p, slice) else torch.tensor(p) for f, p in zip(is_picked, parts)]
+    aten.index_put_(x, places, torch.as_tensor(value).to(x.dtype))
+
+
 def _at_numbers(
     x: torch.Tensor, index: Any, is_picked: Callable[[Any], bool] = lambda part: False
 ) -> tuple[torch.Tensor, Any]:
