@@ -328,7 +328,7 @@ class MutationWarning(MeshwrightWarning):
 
 
 class ValueCheckWarning(MeshwrightWarning):
-    """An imported program raises errors that depend on values, and the function made of it does not."""
+    """An imported program raises errors, or warns, depending on values, and the function made of it does not."""
 
 
 class KernelWarning(MeshwrightWarning):

@@ -336,3 +336,42 @@ def test_other_threads_go_on_as_they_are():
     model = mw.from_torch(module, (x,))
     assert "saved" in seen and "CheckpointFunctionBackward" in seen
     same(model(model.params, x.numpy()), module.linear(x).detach(), 1e-5)
+
+
+class OfWeights(torch.autograd.Function):
+    """Has a derivative by its weights only, and says so in its forward, as gpytorch's kernels do."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        if ctx.needs_input_grad[0]:
+            raise RuntimeError("no gradients by x")
+        ctx.save_for_backward(x)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, given):
+        (x,) = ctx.saved_tensors
+        return None, (given * x).sum(0)
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x):
+        return x * self.w if x.requires_grad else OfWeights.apply(x, self.w)
+
+
+def test_functions_have_the_gradients_that_they_were_exported_for():
+    module, x = Weighted(), torch.rand(5, 3)
+    model = mw.from_torch(module, (x,))
+    loss = lambda p, x: (model(p, x) ** 2).sum()  # noqa: E731
+    module(x).square().sum().backward()
+    np.testing.assert_allclose(mw.jit(mw.grad(loss))(model.params, x.numpy())["w"], module.w.grad, rtol=1e-5)
+    with pytest.raises(errors.RuleError, match=r"OfWeights has no derivative .*no gradients by x\n.*requires_grad_"):
+        mw.grad(loss, argnums=1)(model.params, x.numpy())
+    model = mw.from_torch(module, (x.requires_grad_(),))
+    module(x).square().sum().backward()
+    got = mw.grad(lambda p, x: (model(p, x) ** 2).sum(), argnums=1)(model.params, x.detach().numpy())
+    np.testing.assert_allclose(got, x.grad, rtol=1e-5)

@@ -1,5 +1,8 @@
 """Checks of values in a forward are left out with a warning; branches that do anything else are refused."""
 
+import logging
+import warnings
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
+
+LOG = logging.getLogger(__name__)
 
 
 class Checked(torch.nn.Module):
@@ -48,13 +53,25 @@ def in_a_loop(x, n):
             x = x + 1
 
 
+def several(x, n):
+    if x.min() < -5:
+        if n.max() > 5:
+            raise ValueError
+    if not ((x > 0).all() or (x < 0).all()):  # an assert that pytest does not write in another way
+        raise AssertionError
+    if (x > 5).any() and not (x > 4).all():
+        raise ValueError("few")
+    if (x > 6).any() and (n > 2).any():
+        raise ValueError
+
+
 def numbers(x, n):
     assert x.max().item() < 100
     if n.max().item() > 10:
         raise ValueError
 
 
-@pytest.mark.parametrize("check", (asserted, raised, one_or_the_other, without_gradients, in_a_loop, numbers))
+@pytest.mark.parametrize("check", (asserted, raised, one_or_the_other, without_gradients, in_a_loop, numbers, several))
 def test_checks_that_only_raise_are_left_out(check):
     module, x, n = Checked(check), torch.rand(4) + 1, torch.arange(4)
     with pytest.warns(
@@ -79,13 +96,26 @@ def corrected(x, n):
         x.mul_(2)
 
 
+def changed_and_checked(x, n):
+    if x.max() > 3:
+        x.mul_(2)
+        if n.max() > 3:
+            raise ValueError
+
+
+def counted_and_checked(x, n, seen=[0]):  # noqa: B006
+    if x.max() > 3:
+        seen[0] += 1
+        assert n.max() < 3
+
+
 def returned(x, n):
     if x.max() > 3:
         return x
     raise NotImplementedError if x.min() > 2 else ValueError
 
 
-@pytest.mark.parametrize("check", (caught, corrected))
+@pytest.mark.parametrize("check", (caught, corrected, changed_and_checked, counted_and_checked))
 def test_branches_that_compute_are_refused(check):
     with pytest.raises(errors.ImportProgramError, match=r"test_torch_guarded.py:\d+ \((?s:.*)torch\.where"):
         mw.from_torch(Checked(check), (torch.ones(4), torch.arange(4)))
@@ -124,3 +154,68 @@ def test_experts_one_by_one_say_what_to_choose():
 
     with pytest.raises(errors.ImportProgramError, match=r'set_experts_implementation\("batched_mm"\)'):
         mw.from_torch(Experts(), (torch.ones(2), torch.arange(2)))
+
+
+def warned(x, n):
+    if x.min() < 0 or (n > 8).any() or not torch.isfinite(x).all():
+        warnings.warn(f"found {x}", UserWarning, stacklevel=2)
+    if x.max() > 7:
+        LOG.warning("large")
+
+
+def warned_by_a_call(x, n):
+    if x.max() > 7:
+        logging.getLogger(__name__).warning("large")
+
+
+def warned_and_corrected(x, n):
+    if x.min() < 0:
+        warnings.warn("negative", stacklevel=2)
+        x.abs_()
+
+
+def warned_or_corrected(x, n):
+    if x.min() < 0:
+        warnings.warn("negative", stacklevel=2)
+    else:
+        x.mul_(2)
+
+
+def test_branches_that_only_warn_are_left_out():
+    module = Checked(warned)
+    with pytest.warns(errors.ValueCheckWarning, match=r"Checked raises errors, or warns, .*(\(warned\).*){2}"):
+        model = mw.from_torch(module, (torch.ones(4), torch.arange(4)))
+    np.testing.assert_array_equal(model({}, np.full(4, -1, np.float32), np.arange(4)), np.arange(4) - 2)
+
+
+@pytest.mark.parametrize("check", (warned_and_corrected, warned_or_corrected, warned_by_a_call))
+def test_branches_that_warn_and_compute_are_refused(check):
+    with pytest.raises(errors.ImportProgramError, match=check.__name__):
+        mw.from_torch(Checked(check), (torch.ones(4), torch.arange(4)))
+
+
+def test_errors_of_exports_that_a_forward_catches_are_refused():
+    """linear_operator takes another root of a matrix where a Cholesky decomposition raises a RuntimeError."""
+
+    class Root(torch.nn.Module):
+        def forward(self, a):
+            try:
+                factor, info = torch.linalg.cholesky_ex(a)
+                if info.any():
+                    raise NotImplementedError
+                return factor if a.max() < 100 else 2 * factor
+            except RuntimeError:
+                values, vectors = torch.linalg.eigh(a)
+                return vectors * values.sqrt()
+
+    class Equal(torch.nn.Module):
+        def forward(self, x, y):
+            try:
+                return 2 * x if torch.equal(x, y) else y
+            except RuntimeError:
+                return x
+
+    with pytest.raises(errors.ImportProgramError, match=r"value at test_torch_guarded.py:\d+ \(forward\)(?s:.*)try"):
+        mw.from_torch(Root(), (torch.eye(3),))
+    with pytest.raises(errors.ImportProgramError, match=r"value at test_torch_guarded.py:\d+ \(forward\)(?s:.*)try"):
+        mw.from_torch(Equal(), (torch.eye(3), torch.eye(3)))

@@ -112,7 +112,17 @@ def test_transformations_within_modules(name):
     torch.testing.assert_close(mw.interop.torch.to_torch(got), f(x), rtol=1e-4, atol=1e-5)
 
 
+def assigned(y, i, j):
+    z = y.clone()
+    z[i] = y[0] ** 2
+    z[2, j] = 3.0
+    z[-1, j] = y[0, 0].double() * 2
+    z[:, j] = y[:, 1].exp()
+    return (z**3).sum()
+
+
 AT_POSITIONS = {
+    "assigned": lambda x, i, j: func.grad(assigned)(x, i, j),
     "grad": lambda x, i, j: func.grad(lambda y: (y[i] ** 2).sum() + y[..., j].exp().sum() * y[i, 1:].sum())(x),
     "jacrev": lambda x, i, j: func.jacrev(lambda y: y[i] * y[j])(x),
     "hessian": lambda x, i, j: func.hessian(lambda y: (y[i] * y[j]).sin().sum())(x[:, :2]),

@@ -24,7 +24,7 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
-from meshwright.interop.torch.guarded import checks_told
+from meshwright.interop.torch.guarded import caught_errors_refused, checks_told
 from meshwright.interop.torch.held import (
     assignments,
     buffers_as_before,
@@ -47,7 +47,7 @@ from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
-from meshwright.interop.torch.unchecked import values_not_asked_for
+from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
 from meshwright.interop.torch.writing import NAMESPACE
 
 #: held while a module is exported: torch's functions are others then, those of all threads
@@ -78,8 +78,8 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     make_ready(module)
     look_into_caches(module)
     assigned: list[str] = []
-    told = checks_told(type(module).__name__)
-    with EXPORTING, told, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
+    told, looked_at = checks_told(type(module).__name__), matrices_not_looked_at()
+    with EXPORTING, told, looked_at, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
             exported = _exported(module, args, kwargs, dynamic, assigned)
@@ -124,7 +124,9 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins), assignments(assigned), replaced_methods(), buffers_as_before(module, assigned):
+        caught = caught_errors_refused(type(module).__name__)
+        told = begins_told(*begins), assignments(assigned)
+        with caught, told[0], told[1], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         merge_buffers(program, module)
@@ -236,7 +238,14 @@ def _depends_on_values(node: fx.Node) -> bool:
 
 
 def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
-    """Raise for ops that have no rule, with their lines."""
+    """Raise for ops that have no rule, or effects, with their lines."""
+    effects = [n for n in calls(graph) if getattr(n.target, "_name", "") == "with_effects"]
+    if effects:
+        listed = "\n".join(dict.fromkeys(f"  {registry.name_of(n.args[1])}, at {described(n)}" for n in effects))
+        raise RuleError(
+            f"from_torch: {type(module).__name__} uses ops that do something beside their results:\n{listed}\n"
+            "A program only computes: leave them out of the forward"
+        )
     unknown = without_rule(graph)
     shapes = [n for n in calls(graph) if _depends_on_values(n)]
     if not unknown and not shapes:
@@ -247,6 +256,8 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
         raise ImportProgramError(
             f"from_torch: {type(module).__name__} has results whose shapes, or Python values, depend on values:\n"
             f"{listed}\nPrograms have fixed shapes: use torch.where or a mask instead"
+            + " (bincount has more bins than minlength where values are larger: count n of them by "
+            "torch.zeros(n).index_add(0, x, weights))" * any("bincount" in line for line in lines)
         )
     collective = any("c10d" in registry.name_of(n.target) for n in unknown)
     packed = any(word in registry.name_of(n.target) for n in unknown for word in ("int4pack", "4bit"))

@@ -33,6 +33,7 @@ from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.sources import user_line
 from meshwright.interop.torch.tensors import conjugated
 from meshwright.transforms.autodiff import stop_gradient
+from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 
 #: What saves nothing for checkpoints is a Function whose backward is the derivative; so is that of Dirichlet variates,
@@ -57,8 +58,12 @@ connected("meshwright::function", _LIBRARY)
 class Call:
     """One call of a Function: a graph of its tensors and cotangents, to its results and the tensors' cotangents."""
 
-    def __init__(self, graph: fx.GraphModule, tensors: int, outs: Sequence[torch.Tensor], moving: Sequence[int]):
+    def __init__(
+        self, graph: fx.GraphModule, tensors: int, outs: Sequence[torch.Tensor], moving: Sequence[int],
+        refusals: dict[int, str],
+    ) -> None:  # fmt: skip
         self.graph = graph
+        self._refusals = refusals  # for tensors that the backward gives no gradients, what it says
         self.outs = outs
         self._moving = moving  # the results that have cotangents
         nodes = list(graph.graph.nodes)
@@ -75,6 +80,7 @@ class Call:
     def __call__(self, tensors: Sequence[Any], draw: Keys) -> list[Any]:
         """The results, of arrays; ``draw`` gives random keys."""
         interpreter = Interpreter(draw)
+        tensors = [_without_derivative(x, self._refusals.get(i)) for i, x in enumerate(tensors)]
         later = set(self._later)
         values = dict(zip(self._inputs, map(stop_gradient, tensors)))
         interpreter.evaluate(self.graph, [n for n in self.graph.graph.nodes if n not in later], values)
@@ -102,6 +108,19 @@ class Call:
 
     def _named(self, outs: Sequence[Any]) -> dict[fx.Node, Any]:
         return {r: o for r, o in zip(self._results, outs) if r not in self._inputs}
+
+
+def _without_derivative(x: Any, refusal: str | None) -> Any:
+    """``x``; where a derivative by it is refused, one of which it is known."""
+    if refusal is None:
+        return x
+
+    def refused(primals: Any, tangents: Any) -> Any:
+        raise RuleError(refusal)
+
+    same = custom_jvp(lambda x: x)
+    same.defjvp(refused)
+    return same(x)
 
 
 def _leading_to(results: Sequence[fx.Node]) -> set[fx.Node]:
@@ -304,22 +323,40 @@ def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tu
                 )
         return [*outs, *(next(given) if t.requires_grad else None for t in tensors)]
 
-    try:
-        tensors = [_fresh(leaves[i]) for i in at]
+    def tracing(tensors: Sequence[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor], list[int]]:
         with torch.enable_grad():
             outs = run(tensors)
         moving = [i for i, o in enumerate(outs) if o.requires_grad]
         cotangents = [torch.empty_like(outs[i]).detach() for i in moving]
-        graph = _functional(joint, tensors, cotangents)
+        return _functional(joint, tensors, cotangents), outs, moving
+
+    tensors, refusals = [_fresh(leaves[i]) for i in at], dict[int, str]()
+    fixed = [n for n, i in enumerate(at) if tensors[n].requires_grad and not leaves[i].requires_grad]
+    try:
+        graph, outs, moving = tracing(tensors)
     except MeshwrightError:
         raise
     except Exception as error:
-        raise RuleError(
-            f"from_torch: the backward of the autograd.Function {name} cannot be traced, at {user_line(error)}: "
-            f"{type(error).__name__}: {str(error)[:400]}"
-        ) from error
+        failed = f"at {user_line(error)}: {type(error).__name__}: {str(error)[:400]}"
+        if fixed:
+            failed += (
+                "\nIf the module computes in another way where its arguments have gradients, export it with such "
+                "example arguments (x.requires_grad_())"
+            )
+            refusals = dict.fromkeys(
+                fixed, f"the autograd.Function {name} has no derivative by arguments that had no gradient when the "
+                f"module was exported, {failed}",
+            )  # fmt: skip
+        try:  # with the gradients that are asked for where it is exported
+            if not fixed:
+                raise
+            graph, outs, moving = tracing([t.detach() if n in fixed else t for n, t in enumerate(tensors)])
+        except Exception:
+            raise RuleError(
+                f"from_torch: the backward of the autograd.Function {name} cannot be traced, {failed}"
+            ) from error
     _refuse(graph, name)
-    return Call(graph, len(at), [o.detach() for o in outs], moving), *shown
+    return Call(graph, len(at), [o.detach() for o in outs], moving, refusals), *shown
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:

@@ -89,6 +89,15 @@ def _check_results(out: Any, expected: Any) -> None:
             raise RuleError(f"the rule returns an array of shape {tuple(shape)}, expected {wanted}, as of the op")
 
 
+def _refuse_result(node: fx.Node) -> None:
+    """Raise for one of several results of an op that its rule does not give."""
+    op, number = cast("tuple[fx.Node, int]", node.args[:2])
+    derivatives = ", which torch's derivatives use: take them by meshwright.grad or jvp of the function" * (
+        getattr(op.target, "namespace", "") == "aten"
+    )
+    raise RuleError(f"result {number} of {registry.name_of(op.target)} is not known here{derivatives}")
+
+
 def _constant(value: Any) -> Any:
     return as_array(value) if isinstance(value, torch.Tensor) else value
 
@@ -136,7 +145,10 @@ class Interpreter:
             return self._derivative(module, node, values)
         args, kwargs = (fx.map_arg(given, values.__getitem__) for given in (node.args, node.kwargs))
         if is_size(node.target):
-            return _size(node.target, args)
+            found = _size(node.target, args)
+            if found is None and isinstance(node.meta.get("val"), torch.Tensor) and node.users:
+                _refuse_result(node)
+            return found
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return self.region(node.target, args)
         out = registry.call(node.target, tuple(args), kwargs, self.draw)

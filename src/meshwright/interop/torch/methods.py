@@ -78,6 +78,19 @@ def _made_outside(cls: Any, *_: Any, **__: Any) -> Any:
         return torch.Tensor.__new__(cls)
 
 
+_TO = torch.nn.Module.to
+
+
+@_stands_for(torch.nn.Module, "to")
+def _already_there(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """The module as it is, if its tensors have the type and the place: torch would exchange them for others."""
+    device, dtype, _, order = torch._C._nn._parse_to(*args, **kwargs)
+    held = (*self.parameters(), *self.buffers())
+    numbers = [x for x in held if x.is_floating_point() or x.is_complex()]
+    is_there = order is None and all(device is None or x.device == device for x in held)
+    return self if is_there and all(dtype is None or x.dtype == dtype for x in numbers) else _TO(self, *args, **kwargs)
+
+
 _FORWARD = AdaptiveLogSoftmaxWithLoss.forward
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
 from torch.overrides import TorchFunctionMode
@@ -167,6 +169,28 @@ def origins(node: fx.Node) -> list[fx.Node]:
         todo = [n for n in todo.pop().all_input_nodes if n not in found] + todo
         found.update(todo)
     return [n for n in node.graph.nodes if n in found]
+
+
+def described(x: fx.Node) -> str:
+    """What is the same for values that are computed in the same way."""
+    found: dict[fx.Node, str] = {}
+    for node in origins(x):
+        is_pure = isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded not in node.target.tags
+        text = f"{node.target}{fx.map_arg((node.args, node.kwargs), found.__getitem__)}" if is_pure else node.name
+        found[node] = sha256(text.encode()).hexdigest()  # which does not grow where values are used twice
+    return found[x]
+
+
+def computed_alike(*tensors: torch.Tensor) -> bool:
+    """Whether tensors that are being recorded are computed in the same way from the same, to which nothing is
+    written."""
+    mode = get_proxy_mode()
+    slots = [None if mode is None else get_proxy_slot(t, mode.tracer, None) for t in tensors]
+    last = [s.proxy.node for s in slots if s is not None]
+    if len(last) < len(tensors):
+        return False
+    nodes = {n for node in last for n in origins(node)}
+    return len(set(map(described, last))) == 1 and not any(is_written(n, nodes) for n in nodes)
 
 
 def is_written(node: fx.Node, within: Collection[fx.Node] = ()) -> bool:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from meshwright.interop.torch.overrides import is_written, origins, overrides, unrecorded
+from meshwright.interop.torch.overrides import described, is_written, origins, overrides, unrecorded
 from meshwright.interop.torch.unchecked import bounded, counted, positions
 
 _INTEGERS = torch.int8, torch.int16, torch.int32, torch.int64
@@ -103,6 +103,18 @@ def by_index(x: torch.Tensor, index: Any) -> torch.Tensor:
     """``x[index]``, no view, with tensors of one integer as any other index."""
     view, rest = _at_numbers(x, index, lambda p: isinstance(p, torch.Tensor) and p.ndim == 0 and p.dtype in _INTEGERS)
     return view if rest == () else view[rest]
+
+
+def put_by_index(x: torch.Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``, with tensors of one integer as any other index."""
+    parts = index if isinstance(index, tuple) else (index,)
+    is_picked = [isinstance(p, torch.Tensor) and p.ndim == 0 and p.dtype in _INTEGERS for p in parts]
+    others = [p for f, p in zip(is_picked, parts) if not f]
+    if not any(is_picked) or not all(type(p) is int or (isinstance(p, slice) and p == slice(None)) for p in others):
+        x[index] = value
+        return
+    places = [p if f else None if isinstance(p, slice) else torch.tensor(p) for f, p in zip(is_picked, parts)]
+    aten.index_put_(x, places, torch.as_tensor(value).to(x.dtype))
 
 
 def _at_numbers(
@@ -202,11 +214,5 @@ def _of_node(x: Any) -> Any:
         return sympy.Integer(x)
     formula = _ARITHMETIC.get(getattr(x.target, "overloadpacket", None))
     if formula is None or x.kwargs or len(x.args) != 2 or not all(isinstance(a, (int, fx.Node)) for a in x.args):
-        return sympy.Symbol(_described(x))
+        return sympy.Symbol(described(x))
     return formula(*map(_of_node, x.args))
-
-
-def _described(x: fx.Node) -> str:
-    """What is the same for values that are computed in the same way."""
-    is_pure = isinstance(x.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in x.target.tags
-    return f"{x.target}{fx.map_arg((x.args, x.kwargs), _described)}" if is_pure else x.name

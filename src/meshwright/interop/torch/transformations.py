@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.errors import RuleError
 from meshwright.interop.torch.modes import cast_as_recorded
-from meshwright.interop.torch.positions import by_index
+from meshwright.interop.torch.positions import by_index, put_by_index
 from meshwright.interop.torch.sources import location
 
 _BEGIN, _END = ("_increment_nesting", "enter_dual_level"), ("_decrement_nesting", "exit_dual_level")
@@ -129,9 +129,12 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _read_by_index(graph: fx.Graph) -> None:
-    """Read at tensors of one integer as at any other index: at the levels of torch's interpreters, these are no numbers
-    of a run. No view comes of it, so this is for tensors to which nothing is written."""
-    written = {_memory(node.args[0]) for node in graph.nodes if _writes(node)}
+    """Read and write at tensors of one integer as at any other index: at the levels of torch's interpreters, these are
+    no numbers of a run. No view comes of it, so only tensors to which nothing is written are read so."""
+    for node in graph.nodes:
+        if node.target is operator.setitem:
+            node.target = put_by_index
+    written = {_memory(node.args[0]) for node in graph.nodes if _writes(node) or node.target is put_by_index}
     for node in graph.nodes if None not in written else ():
         if node.target is operator.getitem and _memory(node.args[0]) not in (None, *written):
             node.target = by_index

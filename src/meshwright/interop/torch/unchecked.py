@@ -11,8 +11,8 @@ import torch
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
-from meshwright.interop.torch.guarded import answer_that_raises_nothing
-from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
+from meshwright.interop.torch.guarded import NO_VALUE, answer_that_raises_nothing, note_in_vain
+from meshwright.interop.torch.overrides import computed_alike, constant, known, overrides, unrecorded
 
 
 @contextmanager
@@ -29,6 +29,31 @@ def values_not_asked_for() -> Iterator[None]:
         transformer._detect_is_causal_mask = is_causal
 
 
+@contextmanager
+def matrices_not_looked_at() -> Iterator[None]:
+    """Within, torch's decompositions do not ask whether a matrix has a factorization, which torch counts as an effect:
+    where it raises an error, results here are NaN."""
+    checks = getattr(torch._library.simple_registry.singleton.find("aten::_linalg_check_errors"), "effect", None)
+    if checks is None:  # releases in which it is none
+        yield
+        return
+    before = checks.effect
+    checks.register(None)
+    try:
+        yield
+    finally:
+        checks.register(before)
+
+
+def _asked(read: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """What torch says."""
+    try:
+        return read(*tensors)
+    except NO_VALUE:
+        note_in_vain()
+        raise
+
+
 def _number(read: Callable[[torch.Tensor], Any]) -> None:
     asks = read is torch.Tensor.__bool__
 
@@ -38,7 +63,7 @@ def _number(read: Callable[[torch.Tensor], Any]) -> None:
         value = known(self) if self.numel() == 1 else None
         if value is None:
             answer = answer_that_raises_nothing() if asks and self.numel() == 1 else None
-            return read(self) if answer is None else answer
+            return _asked(read, self) if answer is None else answer
         with unrecorded():
             return read(value)
 
@@ -64,6 +89,22 @@ def _array(read: Callable[..., Any]) -> None:
 
 for _read in torch.Tensor.numpy, torch.Tensor.__array__:
     _array(_read)
+
+
+@overrides(torch.equal, torch.Tensor.equal)
+def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
+    """Torch's function, where what it says is the same in every call: of known values, of shapes that differ, and of
+    what is computed twice in the same way from the same, unless that is NaN."""
+    if input.shape != other.shape:
+        return False
+    values = [known(x) for x in (input, other)]
+    if not any(v is None for v in values):
+        with unrecorded():
+            return torch.equal(*values)  # type: ignore[arg-type]
+    is_number = input.is_floating_point() or input.is_complex()
+    if (input is not other or not is_number) and computed_alike(input, other):  # x == x asks for NaN
+        return True
+    return _asked(torch.equal, input, other)  # type: ignore[no-any-return]
 
 
 # --- numbers given as tensors ---------------------------------------------------------------------------------
@@ -154,6 +195,26 @@ def _positions(x: Any) -> tuple[Any, ...]:
     with unrecorded():
         found = mask.nonzero(as_tuple=True)
     return tuple(map(constant, found))
+
+
+@overrides(torch.repeat_interleave, torch.Tensor.repeat_interleave)
+def _repeated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Torch's function; of numbers of repetitions that are the same in every call, the elements at positions."""
+    x, repeats, dim, *_ = *args, *(None,) * 3
+    repeats, dim = kwargs.get("repeats", x if repeats is None else repeats), kwargs.get("dim", dim)
+    counts = known(repeats) if isinstance(repeats, torch.Tensor) else None
+    if counts is None:
+        return torch.repeat_interleave(*args, **kwargs)
+    if repeats is x or x is None:
+        with unrecorded():
+            found = torch.repeat_interleave(counts)
+        return constant(found)
+    x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+    with unrecorded():
+        found = torch.repeat_interleave(counts.expand(x.shape[dim]) if counts.numel() == 1 else counts)
+    if counts.numel() not in (1, x.shape[dim]):
+        return torch.repeat_interleave(*args, **kwargs)
+    return x.index_select(dim, constant(found))
 
 
 @overrides(torch.masked_select, torch.Tensor.masked_select)

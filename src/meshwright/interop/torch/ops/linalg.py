@@ -146,10 +146,15 @@ def solve(A: Any, B: Any, left: bool = True) -> Any:
     return mnp.linalg.solve(A, B)
 
 
+@register("aten._linalg_check_errors")
+def errors_of_matrices(info: Any, api_name: str, is_matrix: bool) -> None:
+    """Nothing: where torch raises an error, what it would be of is NaN."""
+
+
 @register("aten._linalg_solve_ex")
 def solve_and_info(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
-    """And factors, which torch keeps for its own derivatives: nobody can ask for them."""
-    return solve(A, B, left), None, None, lu_factor(lax.stop_gradient(A))[2]
+    """And factors, which torch keeps for its own derivatives."""
+    return solve(A, B, left), *lu_factor(A)
 
 
 @register("aten.linalg_inv_ex")
@@ -174,6 +179,7 @@ def pinv(self: Any, atol: Any = None, rtol: Any = None, hermitian: bool = False)
 # --- determinants -------------------------------------------------------------------------------------------
 @register("aten._linalg_det")
 def det(A: Any) -> tuple[Any, ...]:
+    """Without factors: torch's own are of the transpose where memory has the matrix by rows."""
     return mnp.linalg.det(A), None, None
 
 
