@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from threading import Event, Thread
 
@@ -272,7 +273,6 @@ def test_refusals(refuses):
         (ArgumentTypeError, ("returned output",), lambda: mw.jit(mw.new_ref)(1.0)),
         (ArgumentTypeError, ("Ref",), lambda: mnp.sin(r)),
         (ArgumentTypeError, ("ref[...]",), lambda: np.asarray(r)),
-        (ArgumentTypeError, ("Ref",), lambda: mw.jit(lambda r: None).lower(r)),
         (ArgumentTypeError, ("ref.get", "new_ref"), lambda: mw.ref.get(x, 0)),
         (ArgumentError, ("memory_space",), lambda: mw.new_ref(x, memory_space="host")),
     ):
@@ -560,3 +560,69 @@ def test_references_on_a_mesh_are_updated_in_place_and_keep_their_sharding():
     assert outs == [1, 3, 7] and all(x.is_deleted() for x in held)
     assert cache.sharding.is_equivalent_to(sharding, 2) and params.sharding.is_equivalent_to(sharding, 2)
     assert params[...].tolist() == np.full(LARGE, 15.0).tolist() and cache[2, 3] == 1 and cache[1, 3] == 0
+
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+def test_stages_take_references_and_update_them():
+    mesh = mw.make_mesh((4,), ("x",))
+    cache = mw.new_ref(mw.device_put(mnp.zeros(LARGE), NamedSharding(mesh, P("x"))))
+    count = mw.new_ref(mnp.int32(0))
+
+    @mw.jit
+    def step(state, i, *, scale):
+        count[...] += 1
+        state["cache"][mw.ds(i, 1)] = scale * mnp.ones((1, LARGE[1]))
+        return state["cache"][...].sum() + state["more"]
+
+    def args(i):
+        return {"cache": cache, "more": mnp.ones(())}, mnp.int32(i)
+
+    lowered = step.lower(*args(0), scale=2.0)
+    part = lowered.partition()
+    assert "all_reduce over x" in str(part.explain()) and "state['cache']" in {
+        a.name for a in lowered.program.arguments
+    }
+    part.verify()
+    for n, run in enumerate((step, lowered.compile(), part, part.compile(), step), 1):
+        held = cache.held
+        assert run(*args(n), scale=2.0) == 1 + 2 * LARGE[1] * n
+        assert count[...] == n and cache[n, 3] == 2 and cache[n + 1, 3] == 0 and held.is_deleted() == (n > 1)
+    assert cache.sharding.is_equivalent_to(NamedSharding(mesh, P("x")), 2)
+
+
+def test_what_else_has_a_value_keeps_it_through_stages():
+    ref = mw.new_ref(mnp.zeros(LARGE))
+    compiled = mw.jit(_write).lower(ref, 0, 1.0).compile()
+    compiled(ref, 0, 1.0)
+    before = ref[...]
+    compiled(ref, 0, 2.0)
+    assert before[0, 0] == 1 and ref[0, 0] == 2
+
+
+def test_stages_refuse_references_elsewhere(refuses):
+    ref, x = mw.new_ref(mnp.zeros(3)), mnp.ones(3)
+    compiled = mw.jit(lambda a, b: a[...] + b[...]).lower(ref, x).compile()
+    assert compiled(ref, x).tolist() == [1, 1, 1]
+    with refuses(ArgumentTypeError, "make it again"):
+        compiled(x, x)
+    with refuses(ArgumentTypeError, "make it again"):
+        compiled(x, ref)
+    with refuses(ShapeError, "argument a of type"):
+        compiled(mw.new_ref(mnp.zeros(4)), x)
+    with refuses(ArgumentTypeError, "expected an array"):
+        mw.jit(lambda a: a + 1).lower(mnp.ones(3)).compile()(ref)
+
+
+def test_what_a_function_with_references_returns_and_what_it_cannot_become(refuses):
+    ref, other = mw.new_ref(mnp.zeros(3)), mw.new_ref(mnp.zeros(3))
+    f = mw.jit(lambda a, x: (a.__setitem__(0, x), other.addupdate(x), {"y": x})[2])
+    assert mw.eval_shape(f, ref, 1.0)["y"].shape == () == f.eval_shape(ref, 1.0)["y"].shape
+    with refuses(UnexpectedTracerError, "make it inside"):
+        mw.export.export(mw.jit(lambda x: other[...] + x))(1.0)
+    with refuses(ArgumentTypeError, "expected an array"):
+        mw.export.export(f)(ref, 1.0)
+    with refuses(ArgumentTypeError, "closes over references"):
+        pickle.dumps(f.lower(ref, 1.0))
+    given = pickle.loads(pickle.dumps(mw.jit(_write).lower(ref, 0, 1.0)))
+    given.compile()(ref, 0, 5.0)
+    assert ref[0] == 5

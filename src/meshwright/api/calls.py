@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshwright.api.shardings import committed_to, common_place, named
@@ -24,6 +24,7 @@ from meshwright.errors import (
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.array import Array
+from meshwright.runtime.eager import check_finite
 from meshwright.sharding import Sharding
 
 
@@ -92,6 +93,19 @@ class Taken:
                 return error
         what = f"{program!r} was {self.stage} for argument {name}"
         return None if place is None else misplaced(what, x, argument.sharding, config.move_arguments)
+
+
+def called(taken: Taken, executable: Callable[[list[Any]], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a program that takes these arguments, in the function's tree; references are updated."""
+    program = taken.program
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with program.precision():
+            outs = executable(taken.leaves(args, kwargs))
+        check_finite(program.name, outs)
+        return pytree.unflatten(program.out_tree, outs)
+
+    return run(*args, **kwargs) if program.references is None else program.references.call(run, args, kwargs)
 
 
 def _check_count(what: str, program: Program, flat: Sequence[Any]) -> None:

@@ -290,6 +290,7 @@ def of_values(fun: Callable[..., Any], places: tuple[int, ...], written: Written
     """``fun`` with values in place of references; returns their final values and the result, and notes which were
     ``written``."""
 
+    @wraps(fun)
     def values_of(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         leaves, treedef = pytree.flatten((args, kwargs))
         before = [leaves[i] for i in places]

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from meshwright.api.calls import Taken
+from meshwright.api.calls import Taken, called
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError
 from meshwright.ir.program import Program
 from meshwright.runtime.array import default_sharding
-from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable
 from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from meshwright.sharding.format import Format, row_major
@@ -69,11 +68,7 @@ class Compiled(Stage):
 
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        program = self.program
-        with program.precision():
-            outs = self.executable(self._taken.leaves(args, kwargs))
-        check_finite(program.name, outs)
-        return pytree.unflatten(program.out_tree, outs)
+        return called(self._taken, self.executable, args, kwargs)
 
     @cached_property
     def _looked_into(self) -> Any:

@@ -89,8 +89,8 @@ def xla_computation(
         with extend_axis_env(axes.shape):
             # A new function object each time, so that an earlier trace is not reused.
             own = wraps(fun)(lambda *a, **k: fun(*a, **k))
-            traced = jit(own, static_argnums=static_argnums, donate_argnums=donate_argnums).trace(*args, **kwargs)
-        program = traced.program
+            jitted = jit(own, static_argnums=static_argnums, donate_argnums=donate_argnums)
+            program = jitted.program_at(*args, **kwargs)
         parts = _parts(program, in_parts, out_parts)
         tupled = len(program.arguments) > MOST_PARAMETERS if tuple_args is None else tuple_args
         computation = to_hlo(_module(program, axes, *parts), tuple_args=tupled, tuple_result=True)

@@ -322,7 +322,7 @@ def export(
     def exporting(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, SymbolicStruct) for x in pytree.leaves((args, kwargs))):
             return symbolic.SymbolicExported.of(exporting, fun_jit, where, args, kwargs)
-        lowered = Lowered(replace(fun_jit.trace(*args, **kwargs).program, keep_unused=True))
+        lowered = Lowered(replace(fun_jit.program_at(*args, **kwargs), keep_unused=True))
         program = lowered.program
         if calls_python(program.jaxpr):
             raise UnexportableError(

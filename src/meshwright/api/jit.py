@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from meshwright.api.arguments import (
     signature,
     words_of,
 )
+from meshwright.api.bound_jit import BoundJit
 from meshwright.api.calls import misplaced, together
 from meshwright.api.carried_references import GivenReferences
 from meshwright.api.compiled import Compiled
@@ -35,7 +35,7 @@ from meshwright.api.shardings import (
     without_auto,
 )
 from meshwright.api.stages import Lowered, Traced
-from meshwright.api.updated_references import InPlace, call_jitted, in_jit, jitted_of_values
+from meshwright.api.updated_references import InPlace, call_jitted, in_jit, jitted_of_values, program_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
@@ -211,16 +211,21 @@ class JitFunction(Signed):
         given = GivenReferences.among(self.name, *without_float0((args, kwargs)))
         if given is None:
             raise self.bad_argument(args, kwargs, static) from None
-        known, key = vars(self).setdefault("_of_values", {}), (static, *given.key)
-        if key not in known:  # the same object for equal keys
-            known[key] = jitted_of_values(self, self.with_static(static), given.key[1])
+        function = self.of_values(given, static)
         try:
-            return call_jitted(given, known[key])
+            return call_jitted(given, function, function.in_place.written_places)
         except Exception as error:
             raise error from None  # without the exception that led here
 
+    def of_values(self, given: GivenReferences, static: Static | None) -> Any:
+        """The function of values in place of references; the same object for equal places."""
+        known, key = vars(self).setdefault("_for_values", {}), (static, *given.key)
+        if key not in known:
+            known[key] = jitted_of_values(self, self.with_static(static), given.key[1])
+        return known[key]
+
     def _compile(self, args: Any, kwargs: Any, static: Static | None) -> Ready:
-        compiled = Lowered(self._program(args, kwargs, static)).compile()
+        compiled = Lowered(self.own_program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
         unflatten = itemgetter(0) if out_tree.is_leaf() else in_order(out_tree).unflatten
         return Ready(compiled.executable, unflatten, compiled.program.kept, compiled.takes)
@@ -319,7 +324,7 @@ class JitFunction(Signed):
         return self.fun if static is None else static.bound(self.fun)
 
     # --- stages ---------------------------------------------------------------------------------------------
-    def _program(self, args: Any, kwargs: Any, static: Static | None) -> Program:
+    def own_program(self, args: Any, kwargs: Any, static: Static | None) -> Program:
         program, auto = self._open_program(args, kwargs, static)
         return planning.with_chosen(program, auto) if auto else program
 
@@ -380,7 +385,7 @@ class JitFunction(Signed):
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace at the types of the arguments, which may be ``ShapeDtypeStruct``."""
         static, args, kwargs = self._split(args, kwargs)
-        return Traced(self._program(args, kwargs, static))
+        return Traced(program_of(self, static, args, kwargs))
 
     @boundary
     def lower(
@@ -397,11 +402,17 @@ class JitFunction(Signed):
         traced = self.trace(*args, **kwargs)
         return traced.lower(lowering_platforms=lowering_platforms, compiler_options=compiler_options)
 
+    def program_at(self, *args: Any, **kwargs: Any) -> Program:
+        """The program at the types of the arguments, of a function that uses no references."""
+        static, args, kwargs = self._split(args, kwargs)
+        return self.own_program(args, kwargs, static)
+
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results, with the shardings of ``out_shardings``."""
         program = self.trace(*args, **kwargs).program
         types = map(ShapeDtypeStruct.of, program.jaxpr.out_avals, program.out_shardings)
-        return pytree.unflatten(program.out_tree, list(types))
+        tree = pytree.unflatten(program.out_tree, list(types))
+        return tree if program.references is None else program.references.result(tree)
 
     def partition(self, *args: Any, **kwargs: Any) -> PartitionedProgram:
         """Short for ``.lower(...).partition()``."""
@@ -416,20 +427,6 @@ class JitFunction(Signed):
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundJit(self, instance)
-
-
-class BoundJit(functools.partial):  # type: ignore[type-arg]
-    """A jitted method bound to an object, which is the first argument of calls and stages."""
-
-    func: JitFunction
-
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """``trace`` of the jitted function."""
-        return self.func.trace(*self.args, *args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """``lower`` of the jitted function."""
-        return self.trace(*args, **kwargs).lower()
 
 
 def jit(

@@ -11,13 +11,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from meshwright.api.calls import Taken, leaves_for
+from meshwright.api.calls import Taken, called, leaves_for
 from meshwright.api.changes import Changes, changes
 from meshwright.api.compiled import Compiled
 from meshwright.api.page import page
 from meshwright.api.shardings import orders_of, refuse_orders
 from meshwright.api.stage import Stage
-from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.expected import refused
@@ -42,7 +41,6 @@ from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, first_passes, l
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.compiling import one_device
-from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.scratch import in_blocks
@@ -418,10 +416,7 @@ class PartitionedProgram(Stage):
                 f"{self.name!r} is partitioned for {self.mesh}, which has no devices; use a mesh from make_mesh to "
                 "run it, or .verify() to compare it with the unpartitioned program"
             )
-        with self.program.precision():
-            outs = self.executable(self._taken.leaves(args, kwargs))
-        check_finite(self.name, outs)
-        return pytree.unflatten(self.out_tree, outs)
+        return called(self._taken, self.executable, args, kwargs)
 
     def verify(
         self,

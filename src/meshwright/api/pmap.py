@@ -170,12 +170,12 @@ class PmapFunction(JitFunction):
     def __repr__(self) -> str:
         return f"<pmapped function {self.name}>"
 
-    def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+    def own_program(self, args: Any, kwargs: Any, static: Any) -> Program:
         try:
-            return placed(super()._program(args, kwargs, static))
+            return placed(super().own_program(args, kwargs, static))
         except MeshError:
             args, kwargs = pytree.map(_unplaced, (args, kwargs))
-            return super()._program(args, kwargs, static)
+            return super().own_program(args, kwargs, static)
 
 
 def _unplaced(x: Any) -> Any:

@@ -54,7 +54,7 @@ def make_jaxpr(
                 )
         with extend_axis_env(dict(axis_env or ())):
             # A new function object each time, so that an earlier trace is not reused.
-            program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).trace(*args, **kwargs).program
+            program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).program_at(*args, **kwargs)
         if not return_shape:
             return program.jaxpr
         return program.jaxpr, pytree.unflatten(

@@ -18,7 +18,9 @@ from meshwright.api.references import Ref, lent
 from meshwright.core import pytree
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
+from meshwright.errors import ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.program import Program
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
 
@@ -89,6 +91,7 @@ def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> tuple[Any, Written]:
         written = Written()
         brought = bringing(jitted.fun, refs, written)
 
+        @wraps(jitted.fun)
         def values_of(*args: Any, **kwargs: Any) -> Any:
             return brought(kwargs.pop(_VALUES), *args, **kwargs)
 
@@ -109,13 +112,12 @@ def _replace_by_own(refs: Sequence[Ref], values: Sequence[Any], written: Written
             ref.settle(written.has(i), (*elsewhere, *held[:i], *held[i + 1 :]))
 
 
-def call_jitted(given: GivenReferences, function: Any) -> Any:
-    """The result of a function made by :func:`jitted_of_values`; the references get their final values.
+def call_jitted(given: GivenReferences, function: Callable[..., Any], written: Written) -> Any:
+    """The result of a function of values; the references get their final values, those that it has ``written``.
 
     Raises:
       ArgumentError: ``function`` also closes over one of them.
     """
-    written = function.in_place.written_places
     args, kwargs = given.with_values(_lent(given.refs, written))
     with lent(given.refs):
         values, out = function(*args, **kwargs)
@@ -131,3 +133,77 @@ def jitted_of_values(jitted: Any, fun: Callable[..., Any], places: tuple[int, ..
     function = type(jitted)(of_values(fun, places, given.written_places), jitted.options.of_values)
     function.in_place = given
     return function
+
+
+# --- stages -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CalledWithReferences:
+    """How the stages of a function ``name`` are called that closes over some references, and is given others."""
+
+    name: str
+    closed: tuple[Ref, ...]
+    in_place: InPlace
+
+    def __reduce__(self) -> Any:
+        """Raises:
+        ArgumentTypeError: the function closes over references.
+        """
+        if self.closed:
+            raise TypeError(
+                f"{self.name!r} closes over references, which belong to this process; give them as arguments"
+            )
+        return CalledWithReferences, (self.name, self.closed, self.in_place)
+
+    def result(self, tree: Any) -> Any:
+        """The function's result in that of the function of values."""
+        for uses in (self.closed, self.in_place.places):
+            tree = tree[1] if uses else tree
+        return tree
+
+    def call(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The function's result, where ``run`` is that of values.
+
+        Raises:
+          ArgumentTypeError: references are given in other places than before.
+        """
+        given = GivenReferences.among(self.name, args, kwargs)
+        places = () if given is None else given.key[1]
+        if places != self.in_place.places:
+            raise ArgumentTypeError(
+                f"{self.name!r} was made for references among its flattened arguments at {list(self.in_place.places)}, "
+                f"got some at {list(places)}; make it again for these"
+            )
+        if given is None:
+            return self._closing(run, args, kwargs)
+        return call_jitted(
+            given, lambda *args, **kwargs: self._closing(run, args, kwargs), self.in_place.written_places
+        )
+
+    def _closing(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if not self.closed:
+            return run(*args, **kwargs)
+        written = self.in_place.written
+        values, out = run(*args, **kwargs, **{_VALUES: _lent(self.closed, written)})
+        _replace_by_own(self.closed, values, written, (args, kwargs, out))
+        return out
+
+
+def program_of(jitted: Any, static: Any, args: Any, kwargs: Any) -> Program:
+    """The program of a jitted function at these arguments; if it uses references, that of the function of values that
+    stands for it, which knows them."""
+    given = GivenReferences.among(jitted.name, args, kwargs)
+    if given is not None:
+        jitted, static = jitted.of_values(given, static), None
+        args, kwargs = given.args, given.kwargs
+
+    def run(refs: tuple[Ref, ...]) -> Program:
+        if refs:
+            function, _ = _standing_for(jitted, refs)
+            program = function.own_program(args, {**kwargs, _VALUES: tuple(ref.held for ref in refs)}, static)
+        else:
+            function, program = jitted, jitted.own_program(args, kwargs, static)
+        if function.in_place is None:
+            return program  # type: ignore[no-any-return]
+        return replace(program, references=CalledWithReferences(function.name, refs, function.in_place))
+
+    return with_references(run, jitted.closed)

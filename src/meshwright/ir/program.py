@@ -55,6 +55,8 @@ class Program(HoldsJaxpr):
     #: if not, all arguments of the function; ``arguments`` are those at the positions ``kept``
     given: tuple[Argument, ...] | None = None
     kept: tuple[int, ...] | None = None
+    #: how a call gives it the values of mutable references, and sets these
+    references: Any = None
 
     @property
     def mesh(self) -> AnyMesh | None:

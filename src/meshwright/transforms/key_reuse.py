@@ -226,7 +226,7 @@ def noted(jitted: Any, split: Callable[..., Any], run: Callable[..., Any], args:
     """``run(args, kwargs)`` of a jitted function, which remembers what it uses, and which results are used already."""
     if not config.debug_key_reuse:
         return run(args, kwargs)
-    uses = uses_of(jitted.trace(*args, **kwargs).program.jaxpr)
+    uses = uses_of(jitted.program_at(*args, **kwargs).jaxpr)
     note_uses(jitted.name, uses, pytree.leaves(split(args, kwargs)[1:]))
     out = run(args, kwargs)
     for x, stale in zip(pytree.leaves(out), uses.stale):

@@ -17,6 +17,7 @@ from jax import export as jax_export
 
 from meshwright.api.jit import jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
+from meshwright.api.stages import Lowered
 from meshwright.core import dtypes
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
@@ -42,7 +43,7 @@ def _exported(function: Callable[..., Any], types: Types) -> Any:
     """
     with enable_x64(jax.dtypes.canonicalize_dtype(np.float64) == np.float64):
         ours = [ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types]
-        lowered = jit(function, keep_unused=True).lower(*ours)
+        lowered = Lowered(jit(function, keep_unused=True).program_at(*ours))
         text = lowered.as_text()
     jaxpr = lowered.program.jaxpr
     _refuse_python(jaxpr.jaxpr)
