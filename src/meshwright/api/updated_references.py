@@ -149,7 +149,7 @@ class CalledWithReferences:
         ArgumentTypeError: the function closes over references.
         """
         if self.closed:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{self.name!r} closes over references, which belong to this process; give them as arguments"
             )
         return CalledWithReferences, (self.name, self.closed, self.in_place)
