@@ -21,6 +21,7 @@ from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
+from meshwright.interop.torch.flags import Refusals, refusals
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
@@ -46,7 +47,7 @@ from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
-from meshwright.interop.torch.trees import look_into_caches
+from meshwright.interop.torch.trees import look_into_caches, parameter_names, paths
 from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
 from meshwright.interop.torch.writing import NAMESPACE
 
@@ -60,11 +61,13 @@ class Exported(NamedTuple):
     Attributes:
       functions: its calls of functions with a backward of their own, of which the program has only the numbers.
       fixed: the names of the buffers whose values Python has read. The program is the one for these values.
+      refused: what a derivative by an input says that is refused, by the inputs' names.
     """
 
     program: torch.export.ExportedProgram
     functions: list[Call]
     fixed: set[str]
+    refused: Refusals
 
 
 def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> Exported:
@@ -128,6 +131,8 @@ def _followed(
         told = begins_told(*begins), assignments(assigned)
         with caught, told[0], told[1], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        names = paths(args, kwargs, parameter_names(module))
+        refused = refusals(overridden.asked, program, names, module)
         find_users(program.graph_module)
         merge_buffers(program, module)
         refuse_views(program, module)
@@ -136,7 +141,7 @@ def _followed(
         refuse_mixed(program.graph_module, module)
     program = decomposed(program)
     refuse_written(program, overridden.fixed, module)
-    return Exported(program, functions, overridden.fixed)
+    return Exported(program, functions, overridden.fixed, refused)
 
 
 def _with_gradient(x: Any) -> Any:
