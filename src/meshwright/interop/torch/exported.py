@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, find_users, sink_views, starts_at_positions
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.selections import keep_all_rows
-from meshwright.interop.torch.sources import described, user_line
+from meshwright.interop.torch.sources import described, is_library, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches, parameter_names, paths
 from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
@@ -177,7 +178,7 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     what = "cannot be exported"
     if any(word in type(error).__name__ + text for word in ("DataDependent", "data-dependent", "unbacked")):
         what = "has shapes or control flow that depend on values"
-        text += _remedy_of_values(module)
+        text += _remedy_of_values(module) + _remedy_of_test(error)
     return ImportProgramError(
         f"from_torch: {name} {what}, at {user_line(error, module)}: {type(error).__name__}: {text}{_remedy(error)}"
     )
@@ -190,6 +191,17 @@ def _remedy_of_values(module: torch.nn.Module) -> str:
     return "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask" + (
         ". These experts run one by one, each on the tokens that chose it; all of them run at once after "
         'model.set_experts_implementation("batched_mm")' * by_expert
+    )
+
+
+def _remedy_of_test(error: Exception) -> str:
+    """What to do where the control flow depends on whether a mask picks any."""
+    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
+    if not any(re.match(r"\s*if .*\bany\(", line) for line in lines):
+        return ""
+    return (
+        "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the mask "
+        "picks: of none, nothing is written"
     )
 
 
