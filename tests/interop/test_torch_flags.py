@@ -132,5 +132,17 @@ def test_the_arguments_that_a_tensor_comes_from():
     model = mw.from_torch(Asks(), ({"a": a, "b": a * 2},), {"mask": a * 3})
     array, f = a.numpy(), lambda a, b, mask: model(model.params, {"a": a, "b": b}, mask=mask).sum()
     mw.grad(f, argnums=(0, 2))(array, array, array)
-    with pytest.raises(errors.RuleError, match="argument pair.*b"):
+    with pytest.raises(errors.RuleError, match=r"argument pair.*b"):
         mw.grad(f, argnums=1)(array, array, array)
+
+
+def test_a_flag_that_is_asked_for_where_torch_maps_over_a_batch():
+    class Asks(nn.Module):
+        def forward(self, x):
+            return torch.vmap(lambda row: row * 2 if (row * row).requires_grad else row)(x)
+
+    x = torch.randn(2, 3)
+    model = mw.from_torch(Asks(), (x,))
+    np.testing.assert_allclose(model({}, x.numpy()), x.numpy())
+    with pytest.raises(errors.RuleError, match="argument x has a gradient"):
+        mw.grad(lambda x: model({}, x).sum())(x.numpy())

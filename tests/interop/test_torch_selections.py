@@ -60,7 +60,8 @@ def _spline(x, y, mask):
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
-        (_spline, (X, Y, MASK)), (_written, (X, Y)), (_written_in_part, (X, Y)), (_reduced, (X, MASK)), (_lost, (X, Y, LABELS, MASK, W)),
+        (_spline, (X, Y, MASK)),
+        (_written, (X, Y)), (_written_in_part, (X, Y)), (_reduced, (X, MASK)), (_lost, (X, Y, LABELS, MASK, W)),
         (lambda x, m: x[m].prod(), (X, MASK)),
         (lambda x, m: x[m].view(-1, 5, 1).transpose(1, 2).sum(0), (X, MASK)),
         (lambda x, m, w: F.embedding(x[m], w).mean(), (LABELS % 2, MASK, W)),

@@ -48,7 +48,7 @@ from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.selections import keep_all_rows
 from meshwright.interop.torch.sources import described, is_library, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
-from meshwright.interop.torch.trees import look_into_caches, parameter_names, paths
+from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
 from meshwright.interop.torch.writing import NAMESPACE
 
@@ -132,8 +132,7 @@ def _followed(
         told = begins_told(*begins), assignments(assigned)
         with caught, told[0], told[1], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
-        names = paths(args, kwargs, parameter_names(module))
-        refused = refusals(overridden.asked, program, names, module)
+        refused = refusals(overridden.asked, program, module)
         find_users(program.graph_module)
         merge_buffers(program, module)
         refuse_views(program, module)
@@ -200,8 +199,8 @@ def _remedy_of_test(error: Exception) -> str:
     if not any(re.match(r"\s*if .*\bany\(", line) for line in lines):
         return ""
     return (
-        "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the mask "
-        "picks: of none, nothing is written"
+        "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the "
+        "mask picks: of none, nothing is written"
     )
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import fx
+from torch._C import _functorch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from meshwright.errors import RuleError
 from meshwright.interop.torch.overrides import note_flag, overrides, views_to, written_by
 from meshwright.interop.torch.sources import is_library, is_ours
+from meshwright.interop.torch.trees import parameter_names, paths
 from meshwright.transforms.custom_jvp import custom_jvp
 
 
@@ -45,15 +48,24 @@ def _note(x: torch.Tensor) -> None:
         frame = frame.f_back
     if frame is None or is_ours(frame.f_code.co_filename) or is_library(frame.f_code.co_filename):
         return  # torch's functions compute the same either way
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
     slot = get_proxy_slot(x, get_proxy_mode().tracer, None)
-    found = frozenset() if slot is None else _inputs(slot.proxy.node)
+    if slot is None and not isinstance(x, FakeTensor):
+        return
+    found = _ANY if slot is None else _inputs(slot.proxy.node)
     if found:
         code = frame.f_code
         note_flag(f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})", found)
 
 
-def _inputs(node: fx.Node) -> frozenset[int]:
-    """The numbers of the graph's inputs by which a value that is being recorded would have derivatives, had they."""
+#: where it is not known which inputs a tensor comes from
+_ANY = frozenset([(-1, -1)])
+
+
+def _inputs(node: fx.Node) -> frozenset[tuple[int, int]]:
+    """The numbers of the graph's inputs by which a value that is being recorded would have derivatives, had they; and
+    how many inputs there are."""
     found: dict[fx.Node, frozenset[int]] = {}
     enabled, number, nothing = True, 0, frozenset[int]()
     for n in node.graph.nodes:
@@ -66,9 +78,9 @@ def _inputs(node: fx.Node) -> frozenset[int]:
             written = written_by(n)
             given = n.all_input_nodes if enabled and _is_connected(n) else written  # which keep what they have
             found[n] = nothing.union(*(found.get(g, nothing) for g in given))
-            for w in (view for w in written for view in views_to(w)):
-                found[w] = found.get(w, nothing) | found[n]
-    return found.get(node, nothing)
+            for view in (v for w in written for v in views_to(w)):
+                found[view] = found.get(view, nothing) | found[n]
+    return frozenset((n, number) for n in found.get(node, nothing))
 
 
 def _is_connected(node: fx.Node) -> bool:
@@ -85,16 +97,18 @@ Refusals = dict[str, str]
 
 
 def refusals(
-    asked: Mapping[str, frozenset[int]], program: torch.export.ExportedProgram, names: Sequence[str], module: Any
+    asked: Mapping[str, frozenset[tuple[int, int]]], program: torch.export.ExportedProgram, module: torch.nn.Module
 ) -> Refusals:
-    """What a derivative by an input of a program says; ``names`` are those of its arguments, ``asked`` the inputs by
-    the lines that asked."""
+    """What a derivative by an input of a program says that is refused; ``asked`` are the inputs by the lines that
+    asked. An input of another graph than the program's, one within it, may be any of the program's."""
+    names = paths(*(program.example_inputs or ((), {})), parameter_names(module))
     specs = [s for s in program.graph_signature.input_specs if s.kind != InputKind.CONSTANT_TENSOR]
     arguments = iter(names)
     called = [next(arguments, "") if s.kind == InputKind.USER_INPUT else str(s.target) for s in specs]
     found: Refusals = {}
-    for line, numbers in asked.items():
-        for n in numbers:
+    for line, inputs in asked.items():
+        is_known = all(total == len(specs) for _, total in inputs)
+        for n in sorted(n for n, _ in inputs) if is_known else range(len(specs)):
             of_user = specs[n].kind == InputKind.USER_INPUT
             what = f"{'argument' if of_user else 'parameter'} {called[n]}"
             remedy = (

@@ -47,13 +47,13 @@ class Overridden(TorchFunctionMode):
     Attributes:
       fixed: the names of the buffers whose values Python has read. The program is the one for these values.
       asked: lines that ask whether a tensor has a gradient, which it has not; the numbers of the inputs that it is
-        computed of.
+        computed of, each with how many inputs there are.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.fixed: set[str] = set()
-        self.asked: dict[str, frozenset[int]] = {}
+        self.asked: dict[str, frozenset[tuple[int, int]]] = {}
         held = [(d, n, t) for m in module.modules() for d in (m._parameters, m._buffers) for n, t in d.items()]
         self._homes = {id(t): (d, n) for d, n, t in held if t is not None}
         self._buffers = [
@@ -225,7 +225,7 @@ def views_to(node: fx.Node) -> Iterator[fx.Node]:
         yield from views_to(node.all_input_nodes[0])
 
 
-def note_flag(line: str, inputs: frozenset[int]) -> None:
+def note_flag(line: str, inputs: frozenset[tuple[int, int]]) -> None:
     """Note that a line asks whether a tensor that is computed of these inputs has a gradient."""
     asked = _ENTERED[-1].asked if _ENTERED else {}
     asked[line] = asked.get(line, frozenset()) | inputs
