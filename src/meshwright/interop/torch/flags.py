@@ -101,7 +101,8 @@ def refusals(
 ) -> Refusals:
     """What a derivative by an input of a program says that is refused; ``asked`` are the inputs by the lines that
     asked. An input of another graph than the program's, one within it, may be any of the program's."""
-    names = paths(*(program.example_inputs or ((), {})), parameter_names(module))
+    args, kwargs = program.example_inputs or ((), {})
+    names = paths(args, kwargs, parameter_names(module))
     specs = [s for s in program.graph_signature.input_specs if s.kind != InputKind.CONSTANT_TENSOR]
     arguments = iter(names)
     called = [next(arguments, "") if s.kind == InputKind.USER_INPUT else str(s.target) for s in specs]
