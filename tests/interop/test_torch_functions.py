@@ -355,22 +355,31 @@ class OfWeights(torch.autograd.Function):
 
 
 class Weighted(nn.Module):
-    def __init__(self):
+    def __init__(self, asks):
         super().__init__()
-        self.w = nn.Parameter(torch.full((3,), 2.0))
+        self.w, self.asks = nn.Parameter(torch.full((3,), 2.0)), asks
 
     def forward(self, x):
-        return x * self.w if x.requires_grad else OfWeights.apply(x, self.w)
+        return x * self.w if self.asks and x.requires_grad else OfWeights.apply(x, self.w)
 
 
-def test_functions_have_the_gradients_that_they_were_exported_for():
-    module, x = Weighted(), torch.rand(5, 3)
+@pytest.mark.parametrize(
+    ("asks", "message"),
+    [
+        (False, r"OfWeights has no derivative .*no gradients by x\n.*requires_grad_"),
+        (True, r"Weighted asks, .* argument x has a gradient.*requires_grad_"),
+    ],
+)
+def test_functions_have_the_gradients_that_they_were_exported_for(asks, message):
+    module, x = Weighted(asks), torch.rand(5, 3)
     model = mw.from_torch(module, (x,))
     loss = lambda p, x: (model(p, x) ** 2).sum()  # noqa: E731
     module(x).square().sum().backward()
     np.testing.assert_allclose(mw.jit(mw.grad(loss))(model.params, x.numpy())["w"], module.w.grad, rtol=1e-5)
-    with pytest.raises(errors.RuleError, match=r"OfWeights has no derivative .*no gradients by x\n.*requires_grad_"):
+    with pytest.raises(errors.RuleError, match=message):
         mw.grad(loss, argnums=1)(model.params, x.numpy())
+    if not asks:
+        return
     model = mw.from_torch(module, (x.requires_grad_(),))
     module(x).square().sum().backward()
     got = mw.grad(lambda p, x: (model(p, x) ** 2).sum(), argnums=1)(model.params, x.detach().numpy())

@@ -45,9 +45,22 @@ def _lost(x, y, labels, mask, w):
     return torch.stack([mse, smooth, *classes, (each * each).mean()])
 
 
+def _spline(x, y, mask):
+    """As splines compute: sums along rows, padded, their ends assigned to, and read at positions within rows."""
+    widths = torch.softmax(y[mask, :], -1)
+    knots = F.pad(torch.cumsum(widths, -1), (1, 0), value=0.25) * 2
+    knots[..., 0], knots[..., -1] = -1.0, x[mask].amax(-1)
+    knots[..., 1:3] = knots[..., 2:4] * 0.5
+    at = (x[mask][:, :2] > knots[:, 3:5]).long() + 1
+    out = torch.zeros_like(x)
+    out[mask] = F.pad(knots.gather(-1, at) / widths.gather(-1, at), (1, 2), "replicate")
+    return out
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
+        (_spline, (X, Y, MASK)),
         (_written, (X, Y)), (_written_in_part, (X, Y)), (_reduced, (X, MASK)), (_lost, (X, Y, LABELS, MASK, W)),
         (lambda x, m: x[m].prod(), (X, MASK)),
         (lambda x, m: x[m].view(-1, 5, 1).transpose(1, 2).sum(0), (X, MASK)),
@@ -61,6 +74,31 @@ def test_rows_under_a_mask(function, inputs):
 def test_without_rows_sums_are_zero_and_nothing_moves():
     function = lambda x, w, m: F.linear(torch.log(x[m]), w).sum() + x[m].shape[0] * w.sum()  # noqa: E731
     same(function, -X.abs(), W, torch.zeros(4, 3, dtype=torch.bool))
+
+
+def test_rows_padded_and_assigned_to_are_refused(refuses):
+    def padded(x, mask):
+        return F.pad(x[mask], (0, 0, 1, 0)).sum(0)
+
+    def assigned(x, mask):
+        rows = x[mask] * 1
+        rows[0] = 1.0
+        return rows.sum(0)
+
+    for function in (padded, assigned):
+        with refuses(errors.ImportProgramError, "depend on values"):
+            mw.from_torch(Of(function), (X, MASK))
+
+
+def test_a_test_of_whether_a_mask_picks_any_can_be_left_out(refuses):
+    def tests(x, mask):
+        x = x.clone()
+        if mask.any():
+            x[mask] = x[mask].exp()
+        return x
+
+    with refuses(errors.ImportProgramError, "Leave out the test"):
+        mw.from_torch(Of(tests), (X, MASK))
 
 
 def test_rows_of_a_split_array_stay_where_they_are():

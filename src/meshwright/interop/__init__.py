@@ -27,7 +27,9 @@ def from_torch(
 
     Args:
       module: any ``torch.nn.Module``. The mode (train or eval) that it has when converted is fixed.
-      args: example arguments, torch tensors or arrays. The program is traced for their shapes and dtypes.
+      args: example arguments, torch tensors or arrays. The program is traced for their shapes and dtypes, and with
+        gradients enabled. A module that asks whether a tensor has a gradient (``x.requires_grad``) is told what it is
+        told with these arguments; where that is no, derivatives by what the tensor comes from are refused.
       kwargs: example keyword arguments.
       dynamic: dimensions whose sizes may vary: True for all, or torch.export's ``dynamic_shapes``, in which strings
         name dimensions too: ``({0: "batch"},)``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
+from meshwright.interop.torch.flags import Refusals, refusals
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
@@ -44,7 +46,7 @@ from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, find_users, sink_views, starts_at_positions
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.selections import keep_all_rows
-from meshwright.interop.torch.sources import described, user_line
+from meshwright.interop.torch.sources import described, is_library, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured, make_ready
 from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import matrices_not_looked_at, values_not_asked_for
@@ -60,11 +62,13 @@ class Exported(NamedTuple):
     Attributes:
       functions: its calls of functions with a backward of their own, of which the program has only the numbers.
       fixed: the names of the buffers whose values Python has read. The program is the one for these values.
+      refused: what a derivative by an input says that is refused, by the inputs' names.
     """
 
     program: torch.export.ExportedProgram
     functions: list[Call]
     fixed: set[str]
+    refused: Refusals
 
 
 def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> Exported:
@@ -128,6 +132,7 @@ def _followed(
         told = begins_told(*begins), assignments(assigned)
         with caught, told[0], told[1], replaced_methods(), buffers_as_before(module, assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        refused = refusals(overridden.asked, program, module)
         find_users(program.graph_module)
         merge_buffers(program, module)
         refuse_views(program, module)
@@ -136,7 +141,7 @@ def _followed(
         refuse_mixed(program.graph_module, module)
     program = decomposed(program)
     refuse_written(program, overridden.fixed, module)
-    return Exported(program, functions, overridden.fixed)
+    return Exported(program, functions, overridden.fixed, refused)
 
 
 def _with_gradient(x: Any) -> Any:
@@ -172,7 +177,7 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     what = "cannot be exported"
     if any(word in type(error).__name__ + text for word in ("DataDependent", "data-dependent", "unbacked")):
         what = "has shapes or control flow that depend on values"
-        text += _remedy_of_values(module)
+        text += _remedy_of_values(module) + _remedy_of_test(error)
     return ImportProgramError(
         f"from_torch: {name} {what}, at {user_line(error, module)}: {type(error).__name__}: {text}{_remedy(error)}"
     )
@@ -185,6 +190,17 @@ def _remedy_of_values(module: torch.nn.Module) -> str:
     return "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask" + (
         ". These experts run one by one, each on the tokens that chose it; all of them run at once after "
         'model.set_experts_implementation("batched_mm")' * by_expert
+    )
+
+
+def _remedy_of_test(error: Exception) -> str:
+    """What to do where the control flow depends on whether a mask picks any."""
+    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
+    if not any(re.match(r"\s*if .*\bany\(", line) for line in lines):
+        return ""
+    return (
+        "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the "
+        "mask picks: of none, nothing is written"
     )
 
 

@@ -28,12 +28,12 @@ from meshwright.core.weak import WeakValues
 from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch.decompositions import ROUNDS, decompositions, without_rule
 from meshwright.interop.torch.derivatives import connected
+from meshwright.interop.torch.flags import without_derivative
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.sources import user_line
 from meshwright.interop.torch.tensors import conjugated
 from meshwright.transforms.autodiff import stop_gradient
-from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 
 #: What saves nothing for checkpoints is a Function whose backward is the derivative; so is that of Dirichlet variates,
@@ -80,7 +80,7 @@ class Call:
     def __call__(self, tensors: Sequence[Any], draw: Keys) -> list[Any]:
         """The results, of arrays; ``draw`` gives random keys."""
         interpreter = Interpreter(draw)
-        tensors = [_without_derivative(x, self._refusals.get(i)) for i, x in enumerate(tensors)]
+        tensors = [without_derivative(x, self._refusals.get(i)) for i, x in enumerate(tensors)]
         later = set(self._later)
         values = dict(zip(self._inputs, map(stop_gradient, tensors)))
         interpreter.evaluate(self.graph, [n for n in self.graph.graph.nodes if n not in later], values)
@@ -108,19 +108,6 @@ class Call:
 
     def _named(self, outs: Sequence[Any]) -> dict[fx.Node, Any]:
         return {r: o for r, o in zip(self._results, outs) if r not in self._inputs}
-
-
-def _without_derivative(x: Any, refusal: str | None) -> Any:
-    """``x``; where a derivative by it is refused, one of which it is known."""
-    if refusal is None:
-        return x
-
-    def refused(primals: Any, tangents: Any) -> Any:
-        raise RuleError(refusal)
-
-    same = custom_jvp(lambda x: x)
-    same.defjvp(refused)
-    return same(x)
 
 
 def _leading_to(results: Sequence[fx.Node]) -> set[fx.Node]:

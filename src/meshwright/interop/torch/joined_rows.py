@@ -1,5 +1,5 @@
-"""Rows that a mask picks, joined with others, and as positions: the edges of a graph without those of a kind, and with
-others added, which say what is read and where it is written.
+"""Rows that a mask picks, joined with others, written to, and as positions: the edges of a graph without those of a
+kind, and with others added, which say what is read and where it is written.
 
 Positions of rows that are not picked lie behind the end where they are written to, where nothing is written.
 """
@@ -136,6 +136,34 @@ def _expanded(plan: Plan, node: fx.Node) -> bool:
     return True
 
 
+# --- within rows --------------------------------------------------------------------------------------------
+def _within(plan: Plan, dim: int, given: Sequence[fx.Node], dropped: bool = False) -> bool:
+    """Tensors of the same rows, along another dimension, which all but the first may have dropped."""
+    if not all(map(plan.is_picked, given)):
+        raise Left
+    values = [x.meta["val"] for x in given]
+    dim %= values[0].ndim
+    (mask, along), *others = map(plan.rows, values)
+    after = along - (dropped and dim < along)
+    if dim == along or any(own is not mask or d != after for own, d in others):
+        raise Left
+    return True
+
+
+def _written_within(plan: Plan, node: fx.Node) -> bool:
+    given = named(node)
+    return _within(plan, given["dim"], (given["self"], given["src"]), node.target is aten.select_scatter.default)
+
+
+def _padded(plan: Plan, node: fx.Node) -> bool:
+    given = named(node)
+    value = given["self"].meta["val"]
+    back = value.ndim - 1 - plan.rows(value)[1]
+    if any(type(n) is not int or n != 0 for n in given["pad"][2 * back : 2 * back + 2]):
+        raise Left
+    return True
+
+
 # --- positions ----------------------------------------------------------------------------------------------
 def _positions(plan: Plan, indices: Sequence[Any]) -> tuple[fx.Node, int]:
     """The mask of the rows of indices, some of which are picked, and how far from their end these are."""
@@ -156,6 +184,8 @@ def _read(plan: Plan, node: fx.Node) -> bool:
     chosen = [chosen] if isinstance(chosen, fx.Node) else chosen
     if len(chosen) == 1 and chosen[0].meta["val"].dtype == torch.bool:
         return _picked_again(plan, node)
+    if plan.is_picked(x) and node.target is aten.gather.default:
+        return _within(plan, given["dim"], (x, *chosen))
     if plan.is_picked(x) or x.meta["val"].ndim == 0:
         raise Left
     mask, back = _positions(plan, chosen)
@@ -276,4 +306,6 @@ _RULES: dict[str, Callable[[Plan, fx.Node], bool]] = {
     **dict.fromkeys((f"aten.scatter{how}" for how in ("", "_add", "_reduce")), _written),
     **dict.fromkeys((f"aten.index_{how}" for how in ("add", "copy", "reduce", "fill")), _written),
     "aten.index_put": _put,
+    **dict.fromkeys(("aten.select_scatter", "aten.slice_scatter"), _written_within),
+    **dict.fromkeys(("aten.pad", "aten.constant_pad_nd"), _padded),
 }

@@ -19,6 +19,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning,
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.checks import Sizes, fitted, refuse_arguments, refuse_misfits, refuse_unknown_tensors
 from meshwright.interop.torch.exported import EXPORTING, Exported, export
+from meshwright.interop.torch.flags import without_derivative
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.hooks import warn_of_hooks
 from meshwright.interop.torch.state import arrays, tied
@@ -42,6 +43,7 @@ class TorchModel:
     def __init__(self, module: torch.nn.Module, exported: Exported, share: bool | None) -> None:
         program = self.program = exported.program
         self._functions = exported.functions  # which the program has by their numbers only
+        self._refused = exported.refused
         self.__name__ = self.__qualname__ = type(module).__name__
         self.__module__ = type(module).__module__
         self.__doc__ = type(module).__doc__
@@ -163,7 +165,12 @@ class TorchModel:
     ) -> list[Any]:
         """All that the graph returns: what it writes to, then the results."""
         given, fixed = iter(inputs), iter(numbers)
-        values = [self._value(spec, params, buffers, given, fixed) for spec in self._inputs]
+        values = [
+            without_derivative(
+                self._value(spec, params, buffers, given, fixed), self._refused.get(getattr(spec.arg, "name", ""))
+            )
+            for spec in self._inputs
+        ]
         with ExitStack() as stack:  # the rules promote as torch does, whatever the user's settings for ours
             stack.enter_context(numpy_dtype_promotion("standard"))
             stack.enter_context(numpy_rank_promotion("allow"))

@@ -46,11 +46,14 @@ class Overridden(TorchFunctionMode):
 
     Attributes:
       fixed: the names of the buffers whose values Python has read. The program is the one for these values.
+      asked: lines that ask whether a tensor has a gradient, which it has not; the numbers of the inputs that it is
+        computed of, each with how many inputs there are.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.fixed: set[str] = set()
+        self.asked: dict[str, frozenset[tuple[int, int]]] = {}
         held = [(d, n, t) for m in module.modules() for d in (m._parameters, m._buffers) for n, t in d.items()]
         self._homes = {id(t): (d, n) for d, n, t in held if t is not None}
         self._buffers = [
@@ -202,12 +205,30 @@ def is_written(node: fx.Node, within: Collection[fx.Node] = ()) -> bool:
 
 
 def _writes_to(user: fx.Node, node: fx.Node) -> bool:
-    schema = getattr(user.target, "_schema", None)
+    return any(w is node for w in written_by(user))
+
+
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """The operands that an op writes to."""
+    schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
-        return False
-    given = {a.name: value for a, value in zip(schema.arguments, user.args)} | user.kwargs
-    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return any(given.get(name) is node for name in written)
+        return []
+    given = {a.name: value for a, value in zip(schema.arguments, node.args)} | node.kwargs
+    written = [given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [w for w in written if isinstance(w, fx.Node)]
+
+
+def views_to(node: fx.Node) -> Iterator[fx.Node]:
+    """A node, and what it is a view of."""
+    yield node
+    if _is_view(node) and node.all_input_nodes:
+        yield from views_to(node.all_input_nodes[0])
+
+
+def note_flag(line: str, inputs: frozenset[tuple[int, int]]) -> None:
+    """Note that a line asks whether a tensor that is computed of these inputs has a gradient."""
+    asked = _ENTERED[-1].asked if _ENTERED else {}
+    asked[line] = asked.get(line, frozenset()) | inputs
 
 
 def _is_view(node: fx.Node) -> bool:

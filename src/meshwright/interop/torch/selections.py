@@ -57,6 +57,8 @@ _LOSSES = {
     "mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "soft_margin_loss",
 }  # fmt: skip
+#: ops of elements by themselves, which torch does not call so
+_ELEMENTS = {"copy", "fill"}
 _CLASSES = {"cross_entropy_loss", "nll_loss", "nll_loss_nd"}
 
 
@@ -225,7 +227,7 @@ class _Whole(Plan):
         short = packet.rpartition(".")[2]
         if not symbols(value):
             self._reduce(node, short, mask)
-        elif torch.Tag.pointwise in tags(node) or short in _LOSSES:
+        elif torch.Tag.pointwise in tags(node) or short in _LOSSES | _ELEMENTS:
             fits = value.ndim - self.rows(value)[1]
             if any(v.ndim - d != fits for v, (_, d) in zip(picked, found)):
                 raise Left
