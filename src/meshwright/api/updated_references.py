@@ -22,11 +22,11 @@ from meshwright.core.config import config
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.program import Program
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
-from meshwright.lowering.host_calls import calls_python
+from meshwright.ops.control.callback import Callback
 
 #: in bytes, the size from which a reference is updated in place; a smaller copy costs less than the care
 _FROM = 1 << 16
@@ -58,7 +58,7 @@ class InPlace:
 
         None, if it calls Python, which may fail when they are already overwritten.
         """
-        if calls_python(jaxpr):
+        if any(isinstance(eqn.op, Callback) for eqn in all_eqns(jaxpr.jaxpr)):
             return
         for place, after in zip(self._all_places(args, kwargs), jaxpr.jaxpr.outvars):
             before = jaxpr.jaxpr.invars[place]
