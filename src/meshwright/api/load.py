@@ -284,10 +284,10 @@ class ImportedProgram(HoldsJaxpr, Stage):
 
         ``mesh`` may be any mesh of the program's number of devices; arguments and results whose shardings its axes do
         not express lie on its devices in another order. A program that names axes (Shardy's shardings) and has no
-        per-device code may be put on any mesh that has them, of whatever sizes, which its shardings then mean. If the shardings do not name a mesh,
-        ``mesh``, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
-        collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values are freed and gathered again if
-        the program does not fit otherwise.
+        per-device code may be put on any mesh that has them, of whatever sizes, which its shardings then mean. If the
+        shardings do not name a mesh, ``mesh``, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the
+        bucket size for combining small collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values
+        are freed and gathered again if the program does not fit otherwise.
 
         Raises:
           ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.

@@ -54,7 +54,7 @@ def _axes(sharding: SdySharding) -> list[str]:
 def with_sizes_of(
     parsed: ParsedProgram, annotations: Sequence[Annotation], has_regions: bool, num_devices: int, mesh: AnyMesh
 ) -> ParsedProgram:
-    """The program, written for ``num_devices``, as it would be written for ``mesh``, which has another number or other sizes.
+    """The program, written for ``num_devices``, as it would be written for ``mesh``, which has other sizes.
 
     Raises:
       MeshError: the program fixes its number of devices, or the mesh lacks one of the axes that it names.
