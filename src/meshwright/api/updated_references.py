@@ -70,7 +70,7 @@ def _is_large(aval: Any) -> bool:
     return bool(aval.size * aval.dtype.itemsize >= _FROM)
 
 
-def own_values(leaves: Sequence[Any], donated: Sequence[int]) -> Sequence[Any]:
+def own_values(leaves: Sequence[Any], donated: Sequence[int]) -> list[Any]:
     """The arguments of a program that overwrites those at ``donated``, with copies of those that references in this
     call hold, unless nothing else has them.
 
@@ -82,7 +82,7 @@ def own_values(leaves: Sequence[Any], donated: Sequence[int]) -> Sequence[Any]:
         value = own[i]
         if any(ref.holds(value) for ref in refs) and (is_checked or not any(ref.gives(value) for ref in refs)):
             own[i] = copy(value)
-    return own if refs else leaves
+    return own
 
 
 @contextmanager
