@@ -272,8 +272,9 @@ def test_partition_of_a_program_without_a_mesh(refuses):
     with refuses(errors.MeshError, "partition", "'add'", "in_shardings", ".partition(mesh)"):
         lowered.partition()
     assert lowered.partition(MESH).num_devices == 8 and lowered.partition(num_devices=2).num_devices == 2
-    with refuses(errors.MeshError, "partition", "'x': 4", "'x': 2"):
-        mw.jit(add, in_shardings=ROWS).lower(X, X).partition(OTHER)
+    assert mw.jit(add, in_shardings=ROWS).lower(X, X).partition(OTHER).in_shardings[0].mesh.shape == OTHER.shape
+    with refuses(errors.MeshError, "partition", "'x': 4", "lacks some of its axes"):
+        mw.jit(add, in_shardings=ROWS).lower(X, X).partition(mw.AbstractMesh((8,), ("x",)))
 
 
 # --- jitted functions inside jitted functions ---------------------------------------------------------------

@@ -34,7 +34,7 @@ def on_mesh(sizes, names=("data", "model"), f=step):
 
 
 @pytest.mark.parametrize("written", [(2, 2), (1, 1), (8, 1)])
-@pytest.mark.parametrize("sizes", [(3, 4), (16, 8), (1, 2)])
+@pytest.mark.parametrize("sizes", [(3, 4), (16, 8), (1, 2), (4, 1), (1, 8)])
 def test_a_program_is_what_it_would_be_if_it_were_written_for_that_mesh(written, sizes):
     loaded, own = mw.load(on_mesh(written).as_text()), on_mesh(sizes).partition()
     part = loaded.partition(AbstractMesh(sizes, ("data", "model")))

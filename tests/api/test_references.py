@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from functools import partial
 from threading import Event, Thread
@@ -21,6 +22,7 @@ from meshwright.errors import (
     ArgumentTypeError,
     DeletedArrayError,
     DTypeError,
+    MeshwrightError,
     ShapeError,
     TangentMismatchError,
     UnexpectedTracerError,
@@ -626,3 +628,78 @@ def test_what_a_function_with_references_returns_and_what_it_cannot_become(refus
     given = pickle.loads(pickle.dumps(mw.jit(_write).lower(ref, 0, 1.0)))
     given.compile()(ref, 0, 5.0)
     assert ref[0] == 5
+
+
+def _writes_where(is_written, ref, x):
+    if is_written:
+        ref[0] = x
+    return ref[1, 0]
+
+
+def test_what_is_kept_when_a_function_first_writes_in_a_later_trace():
+    step = mw.jit(_writes_where, static_argnums=0)
+    first = mnp.full(LARGE, 3.0)
+    ref = mw.new_ref(first)
+    step(False, ref, 1.0)
+    step(True, ref, 1.0)
+    array = ref[...]
+    step(False, ref, 2.0)
+    for x in (2.0, 3.0):
+        step(True, ref, x)
+    memory = ref.unsafe_buffer_pointer()
+    step(True, ref, 4.0)
+    step(False, ref, 5.0)
+    step(True, ref, 6.0)
+    assert (first[0, 0], array[0, 0], ref[0, 0]) == (3, 1, 6) and ref.unsafe_buffer_pointer() == memory
+
+
+def test_values_that_a_function_moves_from_its_argument_to_another_reference():
+    ref, other = (mw.new_ref(mnp.zeros(LARGE)) for _ in range(2))
+    move = mw.jit(lambda r: other.__setitem__(..., r[...]))
+    write = _closing(ref)
+    for x in (1.0, 2.0):
+        write(0, x)
+        move(ref)
+    write(0, 3.0)
+    assert other[0, 0] == 2 and ref[0, 0] == 3
+
+
+def _small(x):
+    if x > 2:
+        raise ValueError("too large")
+    return x
+
+
+def test_references_keep_their_values_when_a_function_fails():
+    ref = mw.new_ref(mnp.ones(LARGE))
+
+    @mw.jit
+    def called(x):
+        ref[0] = mw.pure_callback(_small, mw.ShapeDtypeStruct((), "float32"), x)
+
+    @mw.jit
+    def divided(x):
+        ref[...] = ref[...] / x
+
+    for f, x in ((called, 3.0), (divided, float("nan"))):
+        f(1.0)
+        f(1.0)
+        with mw.debug_nans(f is divided), pytest.raises(MeshwrightError):
+            f(x)
+        assert ref[0, 0] == 1 and ref[5, 5] == 1
+
+
+def test_copies_of_references():
+    ref = mw.new_ref(mnp.ones(LARGE))
+    write = _closing(ref)
+    write(0, 2.0)
+    alias, others = copy.copy(ref), [copy.deepcopy(ref), pickle.loads(pickle.dumps(ref))]
+    write(0, 3.0)
+    assert alias[0, 0] == 3 and [other[0, 0] for other in others] == [2, 2]
+
+
+def test_donated_values_of_references_are_refused():
+    ref = mw.new_ref(mnp.ones(LARGE))
+    mw.jit(lambda x: x + 1, donate_argnums=0)(ref[...])
+    with pytest.raises(DeletedArrayError, match="shares its memory"):
+        ref[0]

@@ -150,3 +150,14 @@ def test_refusals(refuses):
     ):
         with refuses(kind, words):
             call()
+
+
+@pytest.mark.parametrize("start", [3, 9, -3, -12, -(2**30), 2**31 - 1])
+@pytest.mark.parametrize("stride", [2, 7, 2**33])
+def test_windows_with_strides_that_reach_outside(start, stride):
+    rows = start + (10 if start < 0 else 0) + stride * np.arange(3)
+    x = mnp.arange(10)
+    read = mw.jit(lambda i: x[mw.ds(i, 3, stride)])(start)
+    counts = x.at[mw.ds(start, 3, stride)].add(1) - x
+    assert read.tolist() == np.clip(rows, 0, 9).tolist()
+    assert counts.tolist() == [int(i in rows) for i in range(10)]

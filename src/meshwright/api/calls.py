@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshwright.api.shardings import committed_to, common_place, named
+from meshwright.api.updated_references import own_values
 from meshwright.core import pytree
 from meshwright.core.config import config
 from meshwright.core.float0 import without_float0
@@ -101,7 +102,8 @@ def called(taken: Taken, executable: Callable[[list[Any]], Any], args: Sequence[
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with program.precision():
-            outs = executable(taken.leaves(args, kwargs))
+            leaves = taken.leaves(args, kwargs)
+            outs = executable(leaves if program.references is None else own_values(leaves, program.donated))
         check_finite(program.name, outs)
         return pytree.unflatten(program.out_tree, outs)
 

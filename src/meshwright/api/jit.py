@@ -213,7 +213,7 @@ class JitFunction(Signed):
             raise self.bad_argument(args, kwargs, static) from None
         function = self.of_values(given, static)
         try:
-            return call_jitted(given, function, function.in_place.written_places)
+            return call_jitted(given, function, function)
         except Exception as error:
             raise error from None  # without the exception that led here
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshwright.api.updated_references import own_values
 from meshwright.core.caches import on_clear
 from meshwright.core.identity import CachesOfFunctions
 from meshwright.core.records import dataclass
@@ -41,7 +42,9 @@ class Ready:
         executable = self.executable
         if self.kept is not None:
             leaves = [leaves[i] for i in self.kept]
-        return executable(leaves) if executable.donated else executable.run(executable.take(leaves))
+        if executable.donated:
+            return executable(own_values(leaves, executable.donated))
+        return executable.run(executable.take(leaves))
 
     def run(self, leaves: Sequence[Any]) -> Any:
         return self.unflatten(self.results(leaves))

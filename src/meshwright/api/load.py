@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mesh, without_annotations
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
-from meshwright.api.other_sizes import of_size, with_sizes_of
+from meshwright.api.other_sizes import gives_sizes, of_size, with_sizes_of
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.partitioning import partition_program
 from meshwright.api.stage import Stage
@@ -284,10 +284,10 @@ class ImportedProgram(HoldsJaxpr, Stage):
 
         ``mesh`` may be any mesh of the program's number of devices; arguments and results whose shardings its axes do
         not express lie on its devices in another order. A program that names axes (Shardy's shardings) and has no
-        per-device code may be put on any mesh that has them, of whatever sizes. If the shardings do not name a mesh,
-        ``mesh``, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
-        collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values are freed and gathered again if
-        the program does not fit otherwise.
+        per-device code may be put on any mesh that has them, of whatever sizes, which its shardings then mean. If the
+        shardings do not name a mesh, ``mesh``, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the
+        bucket size for combining small collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values
+        are freed and gathered again if the program does not fit otherwise.
 
         Raises:
           ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
@@ -347,13 +347,17 @@ class ImportedProgram(HoldsJaxpr, Stage):
         return asked or self._unnamed_mesh()
 
     def _resized(self, mesh: AnyMesh) -> ImportedProgram | None:
-        """The program as it would be written for another number of devices; None if ``mesh`` has the program's.
+        """The program as it would be written for axes of the sizes in ``mesh``; None if they are the program's, or it
+        fixes them and ``mesh`` has its number of devices.
 
         Raises:
           MeshError: the program fixes the number.
         """
         tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
-        if not (tiled and self.annotations) or mesh.size == self.num_partitions:
+        if not (tiled and self.annotations):
+            return None
+        has_number = mesh.size == self.num_partitions
+        if has_number and (self.has_manual_regions or not gives_sizes(mesh, self.annotations)):
             return None
         known = self.parsed, self.annotations, self.has_manual_regions, self.num_partitions
         return ImportedProgram(with_sizes_of(*known, mesh))

@@ -23,14 +23,28 @@ from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.read_shardings import MeshDeclaration
 
 
-def axes_named_by(annotations: Sequence[Annotation]) -> tuple[str, ...] | None:
-    """The axes of the only mesh that shardings name, in the order of its devices; None if they say more or less."""
+def _mesh_named_by(annotations: Sequence[Annotation]) -> AbstractMesh | None:
+    """The only mesh that shardings name; None if they say more or less."""
     named = [s for s in annotations if isinstance(s, SdySharding) and not s.device_ids]
     meshes = {s.mesh for s in named if s.mesh.axis_names}
     if len(named) < len(annotations) or len(meshes) != 1:
         return None
-    names = meshes.pop().axis_names
-    return names if {a for s in named for a in _axes(s)} <= set(names) else None  # not parts of axes
+    mesh = meshes.pop()
+    return mesh if {a for s in named for a in _axes(s)} <= set(mesh.axis_names) else None  # not parts of axes
+
+
+def axes_named_by(annotations: Sequence[Annotation]) -> tuple[str, ...] | None:
+    """The axes of the only mesh that shardings name, in the order of its devices; None if they say more or less."""
+    mesh = _mesh_named_by(annotations)
+    return None if mesh is None else mesh.axis_names
+
+
+def gives_sizes(mesh: AnyMesh, annotations: Sequence[Annotation]) -> bool:
+    """Whether ``mesh`` has the axes that shardings name, with other sizes."""
+    named = _mesh_named_by(annotations)
+    if named is None or not set(named.axis_names) <= set(mesh.axis_names):
+        return False
+    return any(mesh.shape[a] != n for a, n in named.shape.items())
 
 
 def _axes(sharding: SdySharding) -> list[str]:
@@ -40,7 +54,7 @@ def _axes(sharding: SdySharding) -> list[str]:
 def with_sizes_of(
     parsed: ParsedProgram, annotations: Sequence[Annotation], has_regions: bool, num_devices: int, mesh: AnyMesh
 ) -> ParsedProgram:
-    """The program, written for ``num_devices``, as it would be written for ``mesh``, which has another number.
+    """The program, written for ``num_devices``, as it would be written for ``mesh``, which has other sizes.
 
     Raises:
       MeshError: the program fixes its number of devices, or the mesh lacks one of the axes that it names.

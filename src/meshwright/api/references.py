@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import copy
 from typing import Any
 
 from meshwright.api.shape_dtype import shape_of
@@ -67,6 +66,12 @@ class Ref:
     def __len__(self) -> int:
         return len(self.held)
 
+    def __copy__(self) -> Ref:
+        return self
+
+    def __reduce__(self) -> Any:
+        return Ref, (self.value,)
+
     def __repr__(self) -> str:
         inside = bool(self._states) and isinstance(self._states[-1][1], Tracer)
         return f"Ref({self._type})" if inside or not self._states else f"Ref{str(repr(self._states[-1][1]))[5:]}"
@@ -88,7 +93,14 @@ class Ref:
     def held(self) -> Any:
         """:attr:`value`, for those who do not keep it."""
         self.check()
-        return self._states[-1][1]
+        value = self._states[-1][1]
+        if type(value) is Array and value.is_deleted():
+            raise DeletedArrayError(
+                f"the value of a reference to {self._type} is gone: an array that shares its memory (read from it, or "
+                "given to it) was donated or deleted, or a program failed that updates it in place; donate copies, and "
+                "make another reference with new_ref"
+            )
+        return value
 
     @property
     def value(self) -> Any:
@@ -105,7 +117,7 @@ class Ref:
     def value(self, new: Any) -> None:
         self._owned = None
         self.check()
-        if self._type.weak_type:
+        if self._type.weak_type and not type_of_value(new).weak_type:
             new = ConvertElementType(self.dtype, True).bind(new)
         home, trace = self._states[-1][0], STATE.trace
         while trace is not home:
@@ -114,13 +126,15 @@ class Ref:
             trace = trace.parent  # type: ignore[attr-defined]
         self._states[-1] = home, new
 
-    def lend(self) -> Any:
-        """The value, which nothing else has, so that it may be donated."""
-        value = self.held
-        if type(value) is not Array or self._owned is value:
-            self._owned = None  # of two threads, one
-            return value
-        return copy(value)
+    def holds(self, value: Any) -> bool:
+        return bool(self._states) and self._states[-1][1] is value
+
+    def gives(self, value: Any) -> bool:
+        """Whether ``value`` is that of the reference, and nothing else has it; no longer, then."""
+        if self._owned is not value:
+            return False
+        self._owned = None  # of two threads, one
+        return True
 
     def settle(self, is_new: bool, others: Iterable[Any]) -> None:
         """After a program had the value, or computed it (``is_new``): note whether one of ``others`` is the same."""

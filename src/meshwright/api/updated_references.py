@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import field, replace
 from typing import Any
 
@@ -11,21 +14,24 @@ from meshwright.api.carried_references import (
     Written,
     bringing,
     of_values,
-    replace_values,
     with_references,
 )
-from meshwright.api.references import Ref, lent
+from meshwright.api.references import Ref, is_shared, lent
 from meshwright.core import pytree
+from meshwright.core.config import config
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.program import Program
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
+from meshwright.ops.control.callback import Callback
 
 #: in bytes, the size from which a reference is updated in place; a smaller copy costs less than the care
 _FROM = 1 << 16
+#: the references that calls of this thread use
+_IN_CALLS: ContextVar[tuple[Ref, ...]] = ContextVar("references in calls", default=())
 #: the keyword by which a jitted function gets the values of references that it closes over
 _VALUES = "values of references"
 
@@ -41,15 +47,22 @@ class InPlace:
     places: tuple[int, ...] = ()
     written_places: Written = field(default_factory=Written)
 
-    def donated(self, args: Any, kwargs: Any, jaxpr: ClosedJaxpr) -> Iterator[int]:
-        """The numbers of the leaves of ``args`` and ``kwargs`` that the function may overwrite."""
+    def _all_places(self, args: Any, kwargs: Any) -> list[int]:
+        """The numbers of the values among the leaves of ``args`` and ``kwargs``, in the order of their final ones."""
         before = len(pytree.leaves((args, {k: v for k, v in kwargs.items() if self.num_closed and k < _VALUES})))
-        n, inner = self.num_closed, jaxpr.jaxpr
-        places = [*range(before, before + n), *(i if i < before else i + n for i in self.places)]
-        known = [*map(self.written.has, range(n)), *map(self.written_places.has, range(len(self.places)))]
-        for place, was_known, after in zip(places, known, inner.outvars):
-            before_it = inner.invars[place]
-            if was_known and after is not before_it and _is_large(before_it.aval):
+        n = self.num_closed
+        return [*range(before, before + n), *(i if i < before else i + n for i in self.places)]
+
+    def donated(self, args: Any, kwargs: Any, jaxpr: ClosedJaxpr) -> Iterator[int]:
+        """The numbers of the leaves of ``args`` and ``kwargs`` that the function may overwrite.
+
+        None, if it calls Python, which may fail when they are already overwritten.
+        """
+        if any(isinstance(eqn.op, Callback) for eqn in all_eqns(jaxpr.jaxpr)):
+            return
+        for place, after in zip(self._all_places(args, kwargs), jaxpr.jaxpr.outvars):
+            before = jaxpr.jaxpr.invars[place]
+            if after is not before and _is_large(before.aval):
                 yield place
 
 
@@ -57,10 +70,29 @@ def _is_large(aval: Any) -> bool:
     return bool(aval.size * aval.dtype.itemsize >= _FROM)
 
 
-def _lent(refs: Sequence[Ref], written: Written) -> tuple[Any, ...]:
-    """The values of the references; of those that may be updated in place, copies unless nothing else has them."""
-    may = [STATE.trace is EVAL and _is_large(ref) and written.has(i) for i, ref in enumerate(refs)]
-    return tuple(ref.lend() if donates else ref.held for ref, donates in zip(refs, may))
+def own_values(leaves: Sequence[Any], donated: Sequence[int]) -> list[Any]:
+    """The arguments of a program that overwrites those at ``donated``, with copies of those that references in this
+    call hold, unless nothing else has them.
+
+    Copies also if results are checked, as the references keep their values if that fails.
+    """
+    refs, own = _IN_CALLS.get(), list(leaves)
+    is_checked = config.debug_nans or config.debug_infs
+    for i in donated if refs else ():
+        value = own[i]
+        if any(ref.holds(value) for ref in refs) and (is_checked or not any(ref.gives(value) for ref in refs)):
+            own[i] = copy(value)
+    return own
+
+
+@contextmanager
+def _used(refs: Sequence[Ref]) -> Iterator[tuple[Any, ...]]:
+    """A call of a jitted function that uses the references: their values."""
+    token = _IN_CALLS.set((*_IN_CALLS.get(), *refs))
+    try:
+        yield tuple(ref.held for ref in refs)
+    finally:
+        _IN_CALLS.reset(token)
 
 
 def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,8 +108,9 @@ def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
                 return call(jitted, args, kwargs)
             jitted.closed = refs
             function, written = _standing_for(jitted, refs)
-            values, out = call(function, args, {**kwargs, _VALUES: _lent(refs, written)})
-            _replace_by_own(refs, values, written, (args, kwargs, out))
+            with _used(refs) as values:
+                after, out = call(function, args, {**kwargs, _VALUES: values})
+            _replace_by_own(refs, values, after, written, (args, kwargs, out))
             return out
 
         return with_references(run, jitted.closed)
@@ -103,26 +136,35 @@ def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> tuple[Any, Written]:
     return known[refs]
 
 
-def _replace_by_own(refs: Sequence[Ref], values: Sequence[Any], written: Written, others: Any) -> None:
-    """:func:`replace_values` after a jitted function that was also given ``others``, or returned them."""
-    replace_values(refs, values, written)
+def _replace_by_own(
+    refs: Sequence[Ref], before: Sequence[Any], after: Sequence[Any], written: Written, others: Any
+) -> None:
+    """Set the references to their final values after a jitted function that was also given ``others``, or returned
+    them."""
+    is_new = [written.has(i) and not is_shared(old, new) for i, (old, new) in enumerate(zip(before, after))]
+    for ref, value, new in zip(refs, after, is_new):
+        if new:
+            ref.value = value
     if STATE.trace is EVAL and any(_is_large(ref) for ref in refs):
         held, elsewhere = [ref.held for ref in refs], pytree.leaves(others)
         for i, ref in enumerate(refs):
-            ref.settle(written.has(i), (*elsewhere, *held[:i], *held[i + 1 :]))
+            ref.settle(is_new[i], (*elsewhere, *held[:i], *held[i + 1 :]))
 
 
-def call_jitted(given: GivenReferences, function: Callable[..., Any], written: Written) -> Any:
-    """The result of a function of values; the references get their final values, those that it has ``written``.
+def call_jitted(given: GivenReferences, function: Callable[..., Any], uses: Any) -> Any:
+    """The result of a function of values; the references get their final values, those that it has written.
+
+    ``uses`` has the references that it turned out to close over (``closed``), and its :class:`InPlace`.
 
     Raises:
       ArgumentError: ``function`` also closes over one of them.
     """
-    args, kwargs = given.with_values(_lent(given.refs, written))
-    with lent(given.refs):
-        values, out = function(*args, **kwargs)
+    with _used(given.refs) as values, lent(given.refs):
+        args, kwargs = given.with_values(values)
+        after, out = function(*args, **kwargs)
     others = [x for x in given.leaves if not isinstance(x, Ref)]
-    _replace_by_own(given.refs, values, written, (others, out))
+    closed = [ref.held for ref in uses.closed]  # which may have got one of the values
+    _replace_by_own(given.refs, values, after, uses.in_place.written_places, (others, closed, out))
     return out
 
 
@@ -175,16 +217,15 @@ class CalledWithReferences:
             )
         if given is None:
             return self._closing(run, args, kwargs)
-        return call_jitted(
-            given, lambda *args, **kwargs: self._closing(run, args, kwargs), self.in_place.written_places
-        )
+        return call_jitted(given, lambda *args, **kwargs: self._closing(run, args, kwargs), self)
 
     def _closing(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self.closed:
             return run(*args, **kwargs)
         written = self.in_place.written
-        values, out = run(*args, **kwargs, **{_VALUES: _lent(self.closed, written)})
-        _replace_by_own(self.closed, values, written, (args, kwargs, out))
+        with _used(self.closed) as values:
+            after, out = run(*args, **kwargs, **{_VALUES: values})
+        _replace_by_own(self.closed, values, after, written, (args, kwargs, out))
         return out
 
 

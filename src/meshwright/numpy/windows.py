@@ -18,12 +18,12 @@ from meshwright.errors import IndexingError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import entries_by_dimension
+from meshwright.numpy.promotion import scalar_like, spread
 from meshwright.numpy.starts import as_start
-from meshwright.ops.elementwise.table import add
+from meshwright.ops.elementwise.table import add, lt, max_, min_, select, sub
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice
 from meshwright.ops.indexing.gather_scatter import ScatterDimensionNumbers, gather, scatter
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import concatenate
 from meshwright.runtime.array import Array
@@ -127,6 +127,16 @@ def _check(entry: Slice, d: int, shape: tuple[int, ...]) -> None:
 
 
 def _positions(entry: Slice, size: int, wrap: bool) -> Any:
-    """The rows of a window with a stride."""
-    steps = entry.stride * np.arange(entry.size, dtype=np.int32)
-    return add(broadcast_in_dim(as_start(entry.start, size, wrap), (entry.size,), ()), steps)
+    """The rows of a window with a stride; with ``wrap``, those before the first as if they were counted from the end.
+
+    Starts and strides that reach far outside are nearer, so that no position overflows.
+    """
+    far = 2**31 - 1 - size
+    steps = np.minimum(min(entry.stride, far) * np.arange(entry.size, dtype=np.int64), far).astype(np.int32)
+    start = as_start(entry.start, size, wrap)
+    start = max_(min_(start, scalar_like(size, start)), scalar_like(-far, start))
+    rows = add(spread(start, steps.shape), steps)
+    if not wrap:
+        return rows
+    before = lt(rows, spread(scalar_like(0, rows), steps.shape))
+    return select(before, sub(rows, spread(scalar_like(size, rows), steps.shape)), rows)
