@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import SourceLocation
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
@@ -27,7 +29,7 @@ def _combine(op: str, results: list[Kernel], effects: Sequence[Kernel], compiler
         else:
             together = _together(kernels, keys, next(iter(keys)).number, most)
         if len(together) > 1:
-            replaced = _merge(together)
+            replaced = _joined(together) if compiler.joins_sums and op == "all_reduce" else _merge(together)
             results[:] = [replaced.get(k, k) for k in results]
             # A kernel that depends on one of them now depends on all of them.
             kernels = kernel_post_order([*results, *effects])
@@ -81,6 +83,36 @@ def _late(kernels: Sequence[Kernel], keys: dict[Kernel, Any]) -> list[Kernel]:
     for kernel in group:
         del keys[kernel]
     return group[::-1]
+
+
+def _joined(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
+    """Reduce the concatenation of what is combined, and cut the result apart; returns the replacement of each."""
+    nodes = [k.root for k in together]
+    flat = nodes[0].avals[0].update(shape=(sum(n.avals[0].size for n in nodes),))
+    given = [next(iter(k.inputs)) for k in together]
+    number, source = together[-1].number, nodes[0].source
+    joined = _reading(given, "concatenate", flat, {"dimension": 0}, number, source)
+    whole = _reading([joined], nodes[0].op, flat, nodes[0].attributes, number, source)
+    replaced = {}
+    for one in together:
+        part = replaced[one] = _reading([whole], "slice", one.root.avals[0], {}, number, one.root.source)
+        for user in list(one.users):
+            user.read(part, one)
+        for x in one.inputs:
+            x.users.remove(one)
+    return replaced
+
+
+def _reading(
+    sources: Sequence[Kernel], op: str, aval: ShapedArray, given: Mapping[str, Any], number: int, source: SourceLocation
+) -> Kernel:
+    """A kernel of one operation, with which nothing is fused."""
+    node = Node(op, tuple(k.root for k in sources), (aval,), given, source)
+    inputs = dict.fromkeys(sources, Use.MOVED)
+    kernel = Kernel(node, {node: None}, inputs, library=True, number=number, operands=[*sources])
+    for k in inputs:
+        k.users.add(kernel)
+    return kernel
 
 
 def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:

@@ -21,6 +21,7 @@ class Compiler:
     ``narrow``: 16-bit products and sums are computed as given, not in 32 bits with conversions.
     ``by_bytes``: priority fusion: a producer (even a reduction or an expensive function) is fused into all of its users
     if a cost model of bytes read and written predicts a gain.
+    ``keeps_rows``: normalizations of rows are one kernel (:mod:`meshwright.spmd.memory.normalizations`).
     ``into_products``: operands and epilogues are fused into matrix products.
     ``swaps``: a convolution with more kernel than input positions is computed with their roles exchanged.
     ``in_place``: an all-reduce aliases its operand.
@@ -40,6 +41,7 @@ class Compiler:
     ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
     ``accumulates``: products are added to matrices in their place.
     ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
+    ``joins_sums``: all-reduces that are combined are one, of a concatenation.
     ``moves_narrow``: what is converted to a wider type is so after a collective that only moves it. Source: XLA's
     ``CollectiveQuantizer``.
     ``library_from``: elements of two matrices from which their product is a library call; smaller ones are loops.
@@ -58,6 +60,7 @@ class Compiler:
     chip: str = ""
     narrow: bool = False
     by_bytes: bool = False
+    keeps_rows: bool = False
     into_products: bool = False
     depth_first: bool = False
     swaps: bool = False
@@ -79,6 +82,7 @@ class Compiler:
     accumulates: bool = False
     combines: tuple[str, ...] = ("all_reduce",)
     together: float = math.inf
+    joins_sums: bool = False
     moves_narrow: bool = False
     library_from: int = 0
     either_order: bool = False
@@ -116,6 +120,7 @@ CPU = Compiler(
 CUDA = Compiler(
     narrow=True,
     by_bytes=True,
+    keeps_rows=True,
     depth_first=True,
     in_place=True,
     sums_vectors=True,
@@ -125,6 +130,7 @@ CUDA = Compiler(
     accumulates=True,
     combines=("all_gather", "all_reduce", "collective_permute", "reduce_scatter"),
     together=30 * 2**20 + 7,
+    joins_sums=True,
     moves_narrow=True,
     library_from=100,
     either_order=True,

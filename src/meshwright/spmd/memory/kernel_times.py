@@ -6,7 +6,7 @@ Source: XLA's ``GpuPerformanceModel`` and its profile of an H100.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
 
@@ -47,6 +47,8 @@ _THREADS, _SEVERAL_FROM, _SEVERAL = 128, 270_336, 4
 #: columns that a block sums up, as the time of its reads and that of its arithmetic have it, and the most rows and
 #: columns of sums that are not made in two steps
 _TILE, _WIDE_TILE, _ROWS, _COLUMNS = 32, 64, 4096, 16_384
+#: bytes that main memory sends together; elements of a side of a tile that is transposed, and of smaller ones' area
+_TOGETHER, _SIDE, _AREA = 64, 16, 64 * 128
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Reads:
     ``cycles`` are those of its arithmetic. ``times`` says how often each element of an operand is read on average.
     ``places`` are the operations at whose indices an operand is read, and ``shares`` how often these are computed.
     ``moved`` is the time of its reads, and ``alone`` its time if nothing more is fused. ``blocks`` is the number of
-    blocks of threads that read, ``computing`` the number of those that compute.
+    blocks of threads that read, ``computing`` the number of those that compute. ``turns``: neighbours in memory are not
+    read together, as the last dimension of something becomes another one; ``tiled``: they are, in tiles.
     """
 
     cycles: float
@@ -67,6 +70,8 @@ class Reads:
     alone: float
     blocks: int
     computing: int
+    turns: bool
+    tiled: bool
 
 
 def reads_of(
@@ -76,15 +81,51 @@ def reads_of(
     places: Mapping[Node, Mapping[Node, None]],
     shares: Mapping[Node, float],
     sums: Node | None,
+    computed: Iterable[Node],
 ) -> Reads:
     """The reads and the time of a kernel that writes ``root``.
 
-    ``sums`` is its reduction of many elements, if it has one.
+    ``sums`` is its reduction of many elements, if it has one; ``computed`` are its operations.
     """
+    turning = [in_tiles(node) for node in computed if turns(node)]
+    tiled = any(turning) and sums is None
     blocks = _blocks_of_sums(sums, _TILE) if sums is not None else _blocks(root)
     computing = _blocks_of_sums(sums, _WIDE_TILE) if sums is not None else blocks
-    moved = sum(_from(_size(node), time, blocks) for node, time in times.items())
-    return Reads(cycles, times, places, shares, moved, _time(cycles, moved, _size(root), computing), blocks, computing)
+    moved = _moved(times, blocks, bool(turning) and not tiled)
+    alone = _time(cycles, moved, _size(root), computing)
+    return Reads(cycles, times, places, shares, moved, alone, blocks, computing, bool(turning), tiled)
+
+
+def turns(node: Node) -> bool:
+    """Whether an operation moves the last dimension, of more than one element, of something that is read."""
+    if node.op != "transpose" or node.operands[0].op in ("broadcast_in_dim", "iota"):
+        return False
+    shape = node.operands[0].shape
+    order = [d for d in node.attributes["permutation"] if shape[d] != 1]
+    return bool(order) and order[-1] != max(order)
+
+
+def in_tiles(node: Node) -> bool:
+    """Whether a transpose goes by tiles, in which neighbours are read and written together."""
+    shape = node.operands[0].shape
+    order = [d for d in node.attributes["permutation"] if shape[d] != 1]
+    read, written = _run(sorted(order), order, shape), _run(order, sorted(order), shape)
+    return min(read, written) >= _SIDE or (min(read, written) >= _SIDE // 2 and read * written >= _AREA)
+
+
+def _run(dims: Sequence[int], other: Sequence[int], shape: Sequence[int]) -> int:
+    """The elements that lie together at the end of ``dims``, as they also do in another order of dimensions."""
+    size, at = shape[dims[-1]], other.index(dims[-1])
+    for d in reversed(dims[:-1]):
+        at -= 1
+        if at < 0 or other[at] != d:
+            break
+        size *= shape[d]
+    return size
+
+
+def _moved(times: Mapping[Node, float], blocks: int, apart: bool) -> float:
+    return sum(_from(node, time, blocks, apart) for node, time in times.items())
 
 
 def _blocks(root: Node) -> int:
@@ -133,28 +174,32 @@ def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float
     """The time of a user after the producer is fused into it."""
     root = producer.root
     times, places = reads.times[root], reads.places[root]
-    blocks = reads.blocks
-    moved = reads.moved - _from(_size(root), times, blocks)
+    blocks, apart = reads.blocks, (inside.turns or reads.turns) and not (inside.tiled or reads.tiled)
+    moved = reads.moved if apart == (reads.turns and not reads.tiled) else _moved(reads.times, blocks, apart)
+    moved -= _from(root, times, blocks, apart)
     for source in producer.inputs:
         node, total = source.root, inside.times[source.root] * times
-        size = _size(node)
         if source in user.inputs:
             before = reads.times[node]
             total += before
             if root in inside.places[node]:
                 total -= sum(reads.shares[place] for place in reads.places[node] if place in places)
-            moved -= _from(size, before, blocks)
-        moved += _from(size, total, blocks)
+            moved -= _from(node, before, blocks, apart)
+        moved += _from(node, total, blocks, apart)
     return _time(inside.cycles * times + reads.cycles, moved, _size(user.root), reads.computing)
 
 
-def _from(size: float, times: float, blocks: int) -> float:
-    """The time to read an array of ``size`` bytes ``times`` times. Each block reads at a limited speed."""
-    most = blocks / _FILLING
-    first = size * min(times, 1) / min(most, 1)
+def _from(node: Node, times: float, blocks: int, apart: bool) -> float:
+    """The time to read an array a number of times. Each block reads at a limited speed.
+
+    ``apart``: each element from another place, with which main memory sends its neighbours.
+    """
+    size, most = _size(node), blocks / _FILLING
+    memory = node.avals[0].dtype.itemsize / _TOGETHER if apart else 1
+    first = size * min(times, 1) / min(most, memory)
     if times <= 1:
         return first
-    speed = next((speed for held, speed in _CACHES if size < held), 1)
+    speed = next((speed for held, speed in _CACHES if size < held), memory)
     return first + size * (times - 1) / min(most, speed)
 
 

@@ -94,6 +94,8 @@ class Kernel:
     users: Users = field(default_factory=Users)
     #: a library call (matrix products, reductions), with which nothing more is fused
     library: bool = False
+    #: it keeps rows on the chip (:mod:`meshwright.spmd.memory.normalizations`)
+    rows: bool = False
     number: int = 0
     #: the kernels of the root's operands, in order
     operands: list[Kernel] = field(default_factory=list)

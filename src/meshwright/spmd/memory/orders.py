@@ -52,10 +52,7 @@ def ordered(
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
-        # CPUs leave algorithms out, and TPUs round operands wherever they are (``memory/halves.py``).
-        rounds = compiler.narrow and not compiler.tiles
-        rounded = operands if not rounds else _rounded(make, operands, str(given.get("algorithm", "")))
-        return _dot(make, rounded, aval, given, compiler)
+        return _dot(make, operands, aval, given, compiler)
     if op == "transpose" and compiler.either_order and operands[0].op == "matmul":
         return _product_of_exchanged(make, operands[0], aval, given["permutation"])
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
@@ -106,14 +103,20 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     simple = _without_product(make, operands, aval, (lb, rb, lc, rc))
     if simple is not None and compiler.without_products:
         return simple
-    if compiler.sums_vectors and (summed := _vector_product(make, operands, aval, (lb, rb, lc, rc))):
-        return summed
+    # CPUs leave algorithms out, and TPUs round operands wherever they are (``memory/halves.py``).
+    algorithm = str(given.get("algorithm", "")) if compiler.narrow and not compiler.tiles else ""
+    if compiler.sums_vectors:
+        summed = _vector_product(make, _rounded(make, operands, algorithm), aval, (lb, rb, lc, rc))
+        if summed is not None:
+            return summed
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     columns, merged = compiler.columns, compiler.either_order
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims or columns)
     left, turned = _matrix(make, lhs, lb, lf, lc, merged, columns)
     right, last = _matrix(make, rhs, rb, rc, rf, merged, columns)
+    # Matrices are rounded, not what they are copies of. Source: XLA's ``DotAlgorithmRewriter``.
+    left, right = _rounded(make, (left, right), algorithm)
     precision = str(given.get("precision_config", ""))
     given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
     given["inner_last"] = (not turned, last)

@@ -22,6 +22,7 @@ from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
 from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.normalizations import hold_rows, joins_rows
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
 _LAUNCH, _OPERATION, _FUNCTION = 4_000_000, 0.05, 1.0
@@ -48,6 +49,8 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
     """Fuse in place; returns the kernels that are left, in post-order."""
     if compiler.into_products:
         kept = kept | _joined(kernels)
+    if compiler.keeps_rows:
+        kernels = hold_rows(kernels, kept)
     gone: set[Kernel] = set()
     queue = [(-gain, k.number, k) for k in kernels if (gain := saved(k, kept, compiler)) > 0]
     heapq.heapify(queue)
@@ -65,6 +68,7 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
         for user in list(producer.users):
             user.absorb(producer)
             user.library = user.library or is_product(producer)
+            user.rows = user.rows or producer.rows
         gone.add(producer)
         for kernel in near:
             gain = saved(kernel, kept, compiler)
@@ -107,6 +111,8 @@ def _gain(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
 
 def _gained(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
     inside, around = profile(producer), profile(user)
+    if user.rows or producer.rows:
+        return 2.0 * producer.root.avals[0].nbytes
     if inside.emitted * around.times[producer.root] + around.emitted > _EMITTED:
         return None
     if not compiler.into_products:
@@ -153,7 +159,9 @@ class Profile:
         """What the time model of GPUs needs to know."""
         clock = sum(share * cycles(node) for node, share in self.each)
         sums = next((node for node, _ in self.each if _sums_many(node)), None)
-        return reads_of(self.root, clock, self.shares, self.places, self.computed, sums)
+        return reads_of(
+            self.root, clock, self.shares, self.places, self.computed, sums, (node for node, _ in self.each)
+        )
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -277,6 +285,8 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return False
     if is_product(user):
         return compiler.into_products
+    if user.rows or producer.rows:
+        return joins_rows(user, producer)
     if compiler.into_products and _spreads(user):
         return False
     if user.root.op == "dynamic_update_slice" and not compiler.into_products and _disturbs(user, producer):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Hashable, Sequence
 
 from meshwright.spmd.memory.ancestors import Ancestors
 from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernel_times import in_tiles, turns
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.priority import is_product
 
@@ -48,7 +49,9 @@ def written_together(
     that the group does not share is not in the group, as it is computed along with the product.
     """
     number = {kernel: i for i, kernel in enumerate(kernels)}
-    loops = {kernel: loop for kernel in kernels if kernel not in others and (loop := _loop(kernel)) is not None}
+    loops = {
+        kernel: loop for kernel in kernels if kernel not in others and (loop := _loop(kernel, on_tpus)) is not None
+    }
     ancestors = Ancestors(kernels, _before, loops)
     groups: dict[Kernel, list[Kernel]] = {}
 
@@ -132,12 +135,25 @@ def _reads_product(kernel: Kernel, parent: Kernel) -> bool:
     return any(map(is_product, sources))
 
 
-def _loop(kernel: Kernel) -> tuple[Hashable, Node | None] | None:
-    """The elements of a kernel's loop, and its reduction; ``None`` if it does not run with others."""
+def _loop(kernel: Kernel, on_tpus: bool) -> tuple[Hashable, Node | None] | None:
+    """The elements of a kernel's loop, and its reduction; ``None`` if it does not run with others.
+
+    GPUs count elements; what dimensions they have does not matter, but in transposes by tiles.
+    """
     root = kernel.root
     if kernel.view or not kernel.loop or len(root.avals) != 1 or root.op in _ALONE:
         return None
-    return (root.operands[0].shape, root) if root.op == "reduce" else (root.shape, None)
+    if root.op == "reduce":
+        return _elements(root.operands[0], on_tpus), root
+    if not on_tpus:
+        tiled = [node for node in kernel.members if turns(node) and in_tiles(node)]
+        if tiled:
+            return (root.shape, tuple(tiled[0].attributes["permutation"])), None
+    return _elements(root, on_tpus), None
+
+
+def _elements(node: Node, on_tpus: bool) -> Hashable:
+    return node.shape if on_tpus else node.avals[0].size
 
 
 def _fit(group: Sequence[Kernel], other: Sequence[Kernel], loops: dict[Kernel, tuple[Hashable, Node | None]]) -> bool:
