@@ -9,13 +9,7 @@ from copy import copy
 from dataclasses import field, replace
 from typing import Any
 
-from meshwright.api.carried_references import (
-    GivenReferences,
-    Written,
-    bringing,
-    of_values,
-    with_references,
-)
+from meshwright.api.carried_references import GivenReferences, Written, bringing, of_values, with_references
 from meshwright.api.references import Ref, is_shared, lent
 from meshwright.core import pytree
 from meshwright.core.config import config
@@ -38,9 +32,12 @@ _VALUES = "values of references"
 
 @dataclass(frozen=True)
 class InPlace:
-    """The references that a jitted function updates in place: their values are donated, and its first results are the
-    final ones. The first ``num_closed`` are given by keyword, the others are the leaves at ``places``, both ``written``
-    by functions of their own."""
+    """The references that a jitted function of values updates in place: the values are donated, and its first results
+    are the final ones.
+
+    The first ``num_closed`` are given by keyword, and those that are ``written`` are known; the others are the leaves at
+    ``places``, of which those in ``written_places`` are written.
+    """
 
     num_closed: int
     written: Written
