@@ -35,8 +35,8 @@ class InPlace:
     """The references that a jitted function of values updates in place: the values are donated, and its first results
     are the final ones.
 
-    The first ``num_closed`` are given by keyword, and those that are ``written`` are known; the others are the leaves at
-    ``places``, of which those in ``written_places`` are written.
+    The first ``num_closed`` are given by keyword; ``written`` says which of them the function writes. The others are
+    the leaves at ``places``; ``written_places`` says it of these.
     """
 
     num_closed: int
