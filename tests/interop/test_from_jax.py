@@ -501,6 +501,28 @@ def test_backward_rules_that_are_not_linear_get_the_sum_of_what_reaches_them():
     _close(derivative(mw, mw.from_jax(f))(p, x), want)
 
 
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("order", [1, 2])
+def test_backward_rules_are_not_run_for_results_that_nothing_uses(order, used):
+    """They may not be finite for cotangents that are zero."""
+
+    @jax.custom_vjp
+    def with_unit_derivative(x):
+        return x
+
+    with_unit_derivative.defvjp(lambda x: (x, None), lambda _, ct: (ct / jnp.linalg.norm(ct),))
+
+    def f(x):
+        return (x**3).sum(), jnp.sin(with_unit_derivative(x)).sum(), 3
+
+    def derivative(m, f):
+        first = m.grad(lambda x: f(x)[used])
+        return first if order == 1 else m.grad(lambda x: first(x).sum())
+
+    x = np.array([0.3, -0.7, 1.1], np.float32)
+    _close(mw.jit(derivative(mw, mw.from_jax(f)))(x), derivative(jax, f)(x))
+
+
 def test_backward_rules_beside_what_keeps_values_without_derivatives():
     divided, x = _divides(), np.linspace(-1, 1.3, 5, dtype=np.float32)
 

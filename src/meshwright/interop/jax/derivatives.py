@@ -108,7 +108,7 @@ class ByRules:
           DifferentiationError: JAX has none by those that have.
         """
         moving = tuple(i for i, t in enumerate(tangents) if not isinstance(t, Zero) and t.dtype != dtypes.float0)
-        linearized, push, pull = self._programs(moving)
+        linearized, push, pull_by = self._programs(moving)
         try:
             outs, linear = linearized(*primals)
         except ImportProgramError as error:
@@ -125,21 +125,24 @@ class ByRules:
             return list(push(saved[:n], *tangents))
 
         def pulled(saved: Any, cotangents: Any) -> list[Any]:
-            wanted = [ct for ct in cotangents if dtypes.is_inexact(typeof(ct).dtype)]
-            return list(pull(saved[:n], wanted, jax.tree_util.tree_unflatten(tree, saved[n:])))
+            wanted = [ct for ct, a in zip(cotangents, types) if dtypes.is_inexact(a.dtype)]
+            by = tuple(i for i, ct in enumerate(wanted) if not isinstance(ct, Zero))
+            linear = jax.tree_util.tree_unflatten(tree, saved[n:])
+            return list(pull_by(by)(saved[:n], [wanted[i] for i in by], linear)) if by else [None] * len(moving)
 
         types, saved = tuple(typeof(y).strong() for y in outs), [*primals, *kept]
         given = [*saved, *(tangents[i] for i in moving)]
         every = (True,) * len(moving)
-        op = CustomLin("from_jax", pulled, len(saved), every, types, push=pushed, in_avals=tuple(map(typeof, given)))
+        op = CustomLin("from_jax", pulled, len(saved), every, types, True, pushed, tuple(map(typeof, given)))
         touts = iter(op.bind(*given))
         return outs, [next(touts) if dtypes.is_inexact(a.dtype) else np.zeros(a.shape, dtypes.float0) for a in types]
 
-    def _convert(self, moving: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    def _convert(self, moving: tuple[int, ...]) -> tuple[Any, Any, Callable[[tuple[int, ...]], Any]]:
         """The converted programs for derivatives by the arguments ``moving``.
 
         These are the linearized function (to results and a linear function, a pytree of residuals), the pushforward
-        ``push(leaves, *tangents)``, and the pullback ``pull(leaves, cotangents, linear)``.
+        ``push(leaves, *tangents)``, and for the numbers of some inexact results the pullback ``pull(leaves, cotangents,
+        linear)`` by these. Others have no cotangents, so that backward rules which only they need are not run.
         """
         types: list[Any] = []
         cotangent_types: list[Any] = []
@@ -169,19 +172,29 @@ class ByRules:
             given, of_moving = tuple(leaves[i] for i in moving), partial(_of_moving, self.function, moving, leaves)
             return jax.jvp(of_moving, given, tangents, has_aux=True)[1]
 
-        def transposed(linear: Any, cotangents: Any) -> Any:
-            return jax.linear_transpose(linear, *types)(cotangents)
+        def transposed(linear: Any, cotangents: Any, by: Sequence[int] | None = None) -> Any:
+            def some(*tangents: Any) -> Any:
+                outs = linear(*tangents)
+                return outs if by is None else [outs[i] for i in by]
 
-        def pull(linear: Any, cotangents: Any) -> Any:
+            return jax.linear_transpose(some, *types)(cotangents)
+
+        def pull(linear: Any, cotangents: Any, by: Sequence[int]) -> Any:
             kept, tree = jax.tree_util.tree_flatten(linear)
             linear = jax.tree_util.tree_unflatten(tree, map(_typed_alike, kept, residual_types))
-            cotangents = list(map(_typed_alike, cotangents, cotangent_types))
-            return linear(cotangents) if self.closes else transposed(linear, cotangents)
+            cotangents = [_typed_alike(ct, cotangent_types[i]) for i, ct in zip(by, cotangents)]
+            if not self.closes:
+                return transposed(linear, cotangents, by)
+            given = dict(zip(by, cotangents))  # it was transposed when it was linearized, by all of them
+            return linear([given[i] if i in given else _zeros(t) for i, t in enumerate(cotangent_types)])
 
-        def pull_of(leaves: Any, cotangents: Any) -> Any:
-            of_moving = partial(_of_moving, self.function, moving, leaves)
+        def pull_of(leaves: Any, cotangents: Any, by: Sequence[int]) -> Any:
+            def of_moving(*values: Any) -> Any:
+                outs, every = _of_moving(self.function, moving, leaves, *values)
+                return [outs[i] for i in by], every
+
             pullback = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1]
-            return pullback(list(map(_typed_alike, cotangents, cotangent_types)))
+            return pullback([_typed_alike(ct, cotangent_types[i]) for i, ct in zip(by, cotangents)])
 
         @cache
         def has_those_of_residuals(*leaves: Any) -> bool:
@@ -189,14 +202,23 @@ class ByRules:
                 return False
             outs, linear = jax.eval_shape(linearized, *leaves)
             cotangents = [y for y in outs if _is_inexact(y)]
-            return _has_pullback(linearized, leaves) and _has_pullback(pull, (linear, cotangents))
+            of_all = partial(pull, by=range(len(cotangents)))
+            return _has_pullback(linearized, leaves) and _has_pullback(of_all, (linear, cotangents))
 
-        pulled = _with_derivative_of(pull_of, pull, has_those_of_residuals)
+        @cache
+        def pull_by(by: tuple[int, ...]) -> Callable[..., Any]:
+            pulled = _with_derivative_of(partial(pull_of, by=by), partial(pull, by=by), has_those_of_residuals)
+            return _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp")
+
         return (
             self.import_(_of_results_alone(linearized, has_those_of_residuals)),
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
-            _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
+            pull_by,
         )
+
+
+def _zeros(type_: Any) -> Any:
+    return _typed_alike(jax.numpy.zeros(type_.shape, type_.dtype), type_)
 
 
 def _typed_alike(x: Any, like: Any) -> Any:
