@@ -22,8 +22,8 @@ def module_of(package, name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         base = importlib.import_module(package)
-        if name == "debug":
-            return base.debug
+        if name in ("debug", "ad"):  # of jax: no modules, but objects that hold names
+            return getattr(base, name)
         return importlib.import_module(f"{package}.{name}") if name else base
 
 
