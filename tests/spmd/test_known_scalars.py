@@ -105,3 +105,10 @@ def test_remainders_have_the_sign_of_what_is_divided():
 def test_what_is_divided_by_zero_is_left_to_devices():
     jaxpr = inline_calls(mw.make_jaxpr(lambda: mw.jit(lax.rem)(np.int32(5), np.int32(0)))())
     assert known_scalars(jaxpr) is jaxpr
+
+
+def test_what_is_not_chosen_need_not_be_known():
+    jaxpr = mw.make_jaxpr(lambda n: lax.select_n(np.bool_(False), np.int32(3), n) + 4)(np.int32(1))
+    assert jaxpr.eqns and not known_scalars(jaxpr).eqns
+    chosen = known_scalars(mw.make_jaxpr(lambda n: lax.select_n(np.bool_(True), np.int32(3), n) + 4)(np.int32(1)))
+    assert [e.op.name for e in chosen.eqns] == ["select_n", "add"]

@@ -99,15 +99,21 @@ class Taken:
 def called(taken: Taken, executable: Callable[[list[Any]], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of a program that takes these arguments, in the function's tree; references are updated."""
     program = taken.program
+    if program.references is None:
+        return _run(taken, executable, args, kwargs)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with program.precision():
-            leaves = taken.leaves(args, kwargs)
-            outs = executable(leaves if program.references is None else own_values(leaves, program.donated))
-        check_finite(program.name, outs)
-        return pytree.unflatten(program.out_tree, outs)
+    def on_own_values(leaves: list[Any]) -> Any:
+        return executable(own_values(leaves, program.donated))
 
-    return run(*args, **kwargs) if program.references is None else program.references.call(run, args, kwargs)
+    return program.references.call(lambda *args, **kwargs: _run(taken, on_own_values, args, kwargs), args, kwargs)
+
+
+def _run(taken: Taken, executable: Callable[[list[Any]], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    program = taken.program
+    with program.precision():
+        outs = executable(taken.leaves(args, kwargs))
+    check_finite(program.name, outs)
+    return pytree.unflatten(program.out_tree, outs)
 
 
 def _check_count(what: str, program: Program, flat: Sequence[Any]) -> None:

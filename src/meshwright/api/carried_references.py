@@ -62,7 +62,7 @@ def _values(refs: Sequence[Ref]) -> tuple[Any, ...]:
     return tuple(ref.value for ref in refs)
 
 
-def replace_values(refs: Sequence[Ref], values: Sequence[Any], written: Written) -> None:
+def _replace(refs: Sequence[Ref], values: Sequence[Any], written: Written) -> None:
     """Set the references to their final values. Those that were only read may be ones that cannot be written here."""
     for i, (ref, value) in enumerate(zip(refs, values)):
         if written.has(i):
@@ -105,7 +105,7 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
             written = Written()
             apart = [bringing(f, refs, written) for f in functions]
             values, out = branches(what, index, apart, names, (_values(refs), *operands))
-            replace_values(refs, values, written)
+            _replace(refs, values, written)
             return out
 
         return with_references(run)
@@ -178,7 +178,7 @@ class _Carried:
     def ended(self, carry: tuple[Any, ...]) -> Any:
         """The user's part of the final carry; sets the references to their final values."""
         values, rest = self._split(carry)
-        replace_values(self.refs, values, self.written)
+        _replace(self.refs, values, self.written)
         return rest
 
     def _split(self, carry: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
@@ -282,7 +282,7 @@ class GivenReferences:
     def replaced(self, result: tuple[Sequence[Any], Any]) -> Any:
         """The second part of ``result``; the first are the final values, which the references get."""
         values, out = result
-        replace_values(self.refs, values, Written())
+        _replace(self.refs, values, Written())
         return out
 
 
@@ -329,7 +329,7 @@ def traced_once(apply: Callable[..., Any], fun: Callable[..., Any], args: Sequen
         brought = bringing(whole, refs, written)
         values, out = apply(lambda *xs: brought(xs[:n], *xs[n:]), [*_values(refs), *arrays])
         if write:
-            replace_values(refs, values, written)
+            _replace(refs, values, written)
         return out
 
     return with_references(run, tuple({id(ref): ref for ref in given.values()}.values()))

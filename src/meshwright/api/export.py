@@ -39,7 +39,7 @@ from meshwright.errors import (
     UnexportableError,
 )
 from meshwright.ir.tracing import typeof
-from meshwright.lowering.host_calls import calls_python
+from meshwright.ops.control.callback import calls_python
 from meshwright.ops.random.keys import unwrap_keys, wrap_words
 from meshwright.runtime.devices import default_device, devices
 from meshwright.sharding import Mesh, Sharding

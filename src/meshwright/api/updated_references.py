@@ -16,11 +16,11 @@ from meshwright.core.config import config
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.program import Program
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
-from meshwright.ops.control.callback import Callback
+from meshwright.ops.control.callback import calls_python
 
 #: in bytes, the size from which a reference is updated in place; a smaller copy costs less than the care
 _FROM = 1 << 16
@@ -55,7 +55,7 @@ class InPlace:
 
         None, if it calls Python, which may fail when they are already overwritten.
         """
-        if any(isinstance(eqn.op, Callback) for eqn in all_eqns(jaxpr.jaxpr)):
+        if calls_python(jaxpr):
             return
         for place, after in zip(self._all_places(args, kwargs), jaxpr.jaxpr.outvars):
             before = jaxpr.jaxpr.invars[place]

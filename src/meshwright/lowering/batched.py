@@ -20,7 +20,7 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.composites import WRITTEN_OUT
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
-from meshwright.lowering.host_calls import call_once, calls_python
+from meshwright.lowering.host_calls import call_once
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
@@ -28,6 +28,7 @@ from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.reproducible import in_order
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, every_of, first_of, held_aval, leave, with_units
+from meshwright.ops.control.callback import calls_python
 from meshwright.spmd.partition.result import Partition
 from meshwright.transforms.batching import BatchTrace
 

@@ -16,19 +16,14 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import in_regions, replaced, written_out
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.units import Units
 from meshwright.ops.collective.all_reduce import Psum
 from meshwright.ops.collective.base import axis_index_of
-from meshwright.ops.control.callback import Callback
+from meshwright.ops.control.callback import Callback, calls_python
 from meshwright.ops.elementwise.table import BitcastConvert, complex_, convert, eq, ge, imag, real
-
-
-def calls_python(jaxpr: ClosedJaxpr) -> bool:
-    """Whether the program contains a callback."""
-    return any(isinstance(e.op, Callback) for e in all_eqns(jaxpr.jaxpr))
 
 
 def call_once(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:

@@ -20,6 +20,7 @@ from meshwright.core.caches import Recent
 from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, ImportProgramError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.not_arrays import refuse_masked
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import reads
@@ -311,3 +312,8 @@ class _Foreign:
         values = iter(arrays)
         outs = self.function(*(None if is_token else next(values) for is_token in self.given))
         return [y for y, is_token in zip(outs, self.made, strict=True) if not is_token]
+
+
+def calls_python(jaxpr: ClosedJaxpr) -> bool:
+    """Whether the program contains a callback."""
+    return any(isinstance(e.op, Callback) for e in all_eqns(jaxpr.jaxpr))

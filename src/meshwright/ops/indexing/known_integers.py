@@ -41,8 +41,13 @@ class KnownIntegers:
     def _follow(self, eqn: JaxprEqn) -> None:
         if not isinstance(eqn.op, (ConvertElementType, SelectN)) and eqn.op not in _FUNCTIONS and eqn.op.moved is None:
             return
-        operands, (out,) = [known for a in eqn.invars if (known := self.known(a)) is not None], eqn.outvars
-        if len(operands) == len(eqn.invars) and (value := _value(eqn.op, operands)) is not None:
+        (out,), known = eqn.outvars, [self.known(a) for a in eqn.invars]
+        if isinstance(eqn.op, SelectN) and (which := known[0]) is not None and not which.shape:
+            value = known[1 + min(int(which), len(known) - 2)]  # what is not chosen need not be known
+        else:
+            operands = [x for x in known if x is not None]
+            value = _value(eqn.op, operands) if len(operands) == len(known) else None
+        if value is not None:
             self._known[out] = np.broadcast_to(value, out.aval.shape).astype(out.aval.dtype)
 
     def known(self, atom: Atom) -> np.ndarray | None:
