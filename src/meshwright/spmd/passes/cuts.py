@@ -55,6 +55,8 @@ def cut_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
         if not graph.moves():
             return jaxpr
         jaxpr = graph.rewritten()
+        if not graph.in_turn:  # a second cut would be the first
+            return jaxpr
         variance = Variance(jaxpr, variance.inputs, variance.units)
     return jaxpr
 
@@ -76,6 +78,12 @@ class _Graph:
     whole: set[Var] = field(default_factory=set, init=False)
     taken: dict[Var, Var] = field(default_factory=dict, init=False)
     cut: set[Var] = field(default_factory=set, init=False)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a gather moves whose operand is gathered along other axes, so that this one may follow it."""
+        moving = (v for v, m in self.tiled.items() if m.local is None and v not in self.cut)
+        return any(self._is_tiled(self.eqns[v].invars[0]) for v in moving)
 
     @cached_property
     def makers(self) -> dict[Var, JaxprEqn]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
@@ -23,7 +25,7 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.passes.partial_sums import meets, reduce_rule
 from meshwright.spmd.passes.sink import Moved, Sinking
-from meshwright.spmd.rules import eqn_rule
+from meshwright.spmd.rules import rule_of
 from meshwright.spmd.varying import Variance
 
 
@@ -44,29 +46,63 @@ def on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, me
     gather: Any = next(iter(pending.values())).collective
     if any(m.collective.axes != gather.axes for m in pending.values()) or meets(eqn.op, gather, variance):
         return None
-    rule = eqn_rule(eqn)
-    factor = _factor(rule, {i: m.collective.dimension for i, m in pending.items()})  # type: ignore[attr-defined]
-    if factor is None or not all(variance.same(a, gather.axes) for i, a in enumerate(eqn.invars) if i not in pending):
+    tiles = tuple((i, m.collective.dimension, m.value) for i, m in pending.items())  # type: ignore[attr-defined]
+    form = _form(eqn.op, tuple(a.aval for a in eqn.invars), tiles, gather.axes, gather.sizes, mesh)
+    if form is None or not all(variance.same(a, gather.axes) for i, a in enumerate(eqn.invars) if i not in pending):
         return None
-    atoms = mesh.expand(gather.axes)
-    ins = [_layout(dims, factor, atoms) for dims in rule.operands]
-    outs = [_layout(dims, factor, atoms) for dims in rule.results]
-    if any(lo is None for lo in (*ins, *outs)) or not _gathered_only_there(ins, pending):
+    before = tuple(JaxprEqn(cut, [eqn.invars[i]], [Var(value)]) for i, cut, value in form.slices)
+    tile = {i: e.outvars[0] for (i, _, _), e in zip(form.slices, before)}
+    local = eqn.replace(op=form.op, invars=[tile.get(i, a) for i, a in enumerate(eqn.invars)])
+    return Moved(local, before, form.value, form.collective)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """An op on tiles: the slices of replicated operands (by number, with the tile's type), and what completes it."""
+
+    op: Op
+    slices: tuple[tuple[int, AllSlice, ShapedArray], ...]
+    value: ShapedArray
+    collective: Collective
+
+
+@lru_cache(maxsize=65536)
+def _form(
+    op: Op,
+    avals: tuple[ShapedArray, ...],
+    tiles: tuple[tuple[int, int, ShapedArray], ...],
+    axes: tuple[str, ...],
+    sizes: tuple[int, ...],
+    mesh: AbstractMesh,
+) -> _Form | None:
+    """How to compute an op from ``tiles`` of operands (number, dimension, type); cached, as layers repeat."""
+    rule, outs = rule_of(op, avals), (op.infer(*avals),)
+    factor = _factor(rule, {i: dim for i, dim, _ in tiles})
+    if factor is None:
         return None
-    if not _even(eqn, (*ins, *outs), math.prod(gather.sizes)):  # type: ignore[arg-type]
+    atoms, given = mesh.expand(axes), {i: value for i, _, value in tiles}
+    layouts = tuple(_layout(dims, factor, atoms) for dims in (*rule.operands, *rule.results))
+    if any(lo is None for lo in layouts) or not all(any(layouts[i].dims) for i in given):  # type: ignore[union-attr]
         return None
-    in_avals, out_avals = tuple(a.aval for a in eqn.invars), tuple(v.aval for v in eqn.outvars)
-    ctx = LocalContext(mesh, rule, in_avals, out_avals, tuple(ins), tuple(outs))  # type: ignore[arg-type]
-    invars, before = _sliced(eqn.invars, ins, pending, gather)  # type: ignore[arg-type]
-    op = _local_op(eqn.op, ctx, [pending[i].value if i in pending else a.aval for i, a in enumerate(invars)])
-    if op is None:
+    if not _even((*avals, *outs), layouts, math.prod(sizes)):  # type: ignore[arg-type]
         return None
-    local = eqn.replace(op=op, invars=invars)
-    value = op.infer(*(pending[i].value if i in pending else a.aval for i, a in enumerate(invars)))
+    slices: list[tuple[int, AllSlice, ShapedArray]] = []
+    for i, (aval, layout) in enumerate(zip(avals, layouts)):
+        split = [d for d, by in enumerate(layout.dims) if by]  # type: ignore[union-attr]
+        if i not in given and split:
+            cut = AllSlice(axes, sizes, split[0])
+            slices.append((i, cut, cut.infer(aval)))
+    given |= {i: value for i, _, value in slices}
+    local = [given.get(i, aval) for i, aval in enumerate(avals)]
+    ctx = LocalContext(mesh, rule, avals, outs, layouts[: len(avals)], layouts[len(avals) :])  # type: ignore[arg-type]
+    on_local = _local_op(op, ctx, local)
+    if on_local is None:
+        return None
+    value = on_local.infer(*local)
     if rule.factors[factor].kind == REDUCTION:
-        return Moved(local, before, value, ALL_REDUCE[rule.reduction](gather.axes, gather.sizes))
+        return _Form(on_local, tuple(slices), value, ALL_REDUCE[rule.reduction](axes, sizes))
     (dim,) = [d for d, factors in enumerate(rule.results[0]) if factor in factors]
-    return Moved(local, before, value, AllGather(gather.axes, gather.sizes, dim))
+    return _Form(on_local, tuple(slices), value, AllGather(axes, sizes, dim))
 
 
 def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
@@ -99,28 +135,7 @@ def _layout(dims: Sequence[Sequence[int]], factor: int, atoms: tuple[str, ...]) 
     return Layout(tuple(atoms if d in where else () for d in range(len(dims))))
 
 
-def _gathered_only_there(layouts: Sequence[Layout | None], pending: Mapping[int, Moved]) -> bool:
-    return all(lo is not None and any(lo.dims) for i, lo in enumerate(layouts) if i in pending)
-
-
-def _even(eqn: JaxprEqn, layouts: Sequence[Layout], devices: int) -> bool:
+def _even(values: Sequence[ShapedArray], layouts: Sequence[Layout], devices: int) -> bool:
     """Whether all split dimensions have one size, which the number of devices divides."""
-    values = [*eqn.invars, *eqn.outvars]
-    sizes = {n for v, lo in zip(values, layouts) for n, axes in zip(v.aval.shape, lo.dims) if axes}
+    sizes = {n for v, lo in zip(values, layouts) for n, axes in zip(v.shape, lo.dims) if axes}
     return len(sizes) == 1 and sizes.pop() % devices == 0
-
-
-def _sliced(
-    invars: Sequence[Atom], layouts: Sequence[Layout], pending: Mapping[int, Moved], gather: AllGather
-) -> tuple[list[Atom], tuple[JaxprEqn, ...]]:
-    """The operands, where replicated ones that must be split are sliced, and the equations that slice them."""
-    operands: list[Atom] = []
-    before: list[JaxprEqn] = []
-    for i, (atom, layout) in enumerate(zip(invars, layouts)):
-        dims = [d for d, axes in enumerate(layout.dims) if axes]
-        if i not in pending and dims:
-            op = AllSlice(gather.axes, gather.sizes, dims[0])
-            before.append(JaxprEqn(op, [atom], [Var(op.infer(atom.aval))]))
-            atom = before[-1].outvars[0]
-        operands.append(atom)
-    return operands, tuple(before)
