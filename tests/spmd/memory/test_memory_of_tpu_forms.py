@@ -65,6 +65,31 @@ def test_peaks_as_compiled(fun, shape, compiled):
     assert found == pytest.approx(compiled, rel=0.08)
 
 
+def pulled_back(ct, x, size):
+    return mw.vjp(lambda x: lax.reduce_window(x, -np.inf, lax.max, size, size, "VALID"), x)[1](ct)[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "compiled"),
+    [((8, 16, 16, 24), (1, 2, 2, 1), 4719616), ((8, 32, 16, 16), (1, 1, 2, 2), 4719616),
+     ((64, 4096, 2), (1, 4, 1), 14156800), ((4, 6, 4096, 8), (1, 1, 4, 1), 90963456)],
+)  # fmt: skip
+def test_selected_elements_are_beside_their_windows(shape, size, compiled):
+    """The kernel's tiles are along dimensions without windows."""
+    source = tuple(n // w for n, w in zip(shape, size))
+    jaxpr = mw.jit(lambda ct, x: pulled_back(ct, x, size)).trace(array(*source), array(*shape)).jaxpr
+    assert predict(jaxpr, MESH, compiler=V5E).peak_bytes == pytest.approx(compiled, rel=0.02)
+
+
+@pytest.mark.parametrize(("size", "has_kernel"), [((1, 2, 2, 1), True), ((2, 2, 2, 1), False), ((4, 2, 8, 4), False)])
+def test_tpus_have_a_kernel_for_windows_beside_two_dimensions(size, has_kernel):
+    """XLA refuses the others, of more than 32 elements too."""
+    x = array(8, 8, 8, 8)
+    ct = array(*(8 // n for n in size))
+    text = str(partitioned(lambda ct, x: pulled_back(ct, x, size), ct, x).module("tpu"))
+    assert ("stablehlo.select_and_scatter" in text) == has_kernel
+
+
 def test_equal_constants_count_once():
     table = np.arange(2**16, dtype=np.float32).reshape(256, 256)
 

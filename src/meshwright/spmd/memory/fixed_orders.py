@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
@@ -16,6 +17,7 @@ from meshwright.spmd.memory.order_rules import (
     reshaped,
     tiles_of,
 )
+from meshwright.spmd.memory.tiles import in_whole_tiles
 
 #: an operation, the number of an operand, and the order that it needs
 Want = tuple[Node, int, Order]
@@ -30,7 +32,7 @@ _BY_BLOCKS = ("cholesky", "triangular_solve")
 #: custom calls that reflect columns
 _BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
 #: operations with an order of their own, besides products, convolutions and those of rows
-_OWN = ("all_to_all", "custom_call", "sort", "top_k")
+_OWN = ("all_to_all", "custom_call", "select_and_scatter", "sort", "top_k")
 #: times the bytes of a compact order below which another one is taken: for what is sorted, so that it is not along the
 #: lanes; for operands of several products, so that they need no copy
 _PADDED = 2
@@ -70,6 +72,8 @@ def chosen(node: Node) -> Order | None:
         return _sorted(node)
     if node.op == "all_to_all":
         return compact(aval)
+    if node.op == "select_and_scatter":
+        return _beside_windows(node)
     rows = rows_of(node)
     return _along(aval, [d for _, d in rows]) if rows else None
 
@@ -82,6 +86,8 @@ def wants(node: Node, reaches: Reaches, orders: Mapping[Node, Order]) -> list[Wa
         return [_matrices(node, i, reaches, orders) for i in (0, 1)]
     if node.op == "sort" and len(node.shape) > 1:
         return [(node, i, _sorted(node)) for i in range(len(node.operands))]
+    if node.op == "select_and_scatter":
+        return [(node, i, _beside_windows(node)) for i in (0, 1)]
     if node.op in ("custom_call", "top_k"):
         return [(node, i, called_order(node, x.avals[0])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
     if node.op == "convolution":
@@ -197,6 +203,16 @@ def _sorted(node: Node) -> Order:
     others = [led(usual, (d, along)) for d in usual if d != along]
     found = min(others, key=lambda o: ordered_bytes(aval, o), default=best)
     return found if ordered_bytes(aval, found) < _PADDED * ordered_bytes(aval, best) else best
+
+
+def _beside_windows(node: Node) -> Order:
+    """The order of a selection in windows: tiles are along the two dimensions without windows that pad least."""
+    aval, usual = node.avals[0], default(len(node.shape))
+    given = [node.attributes.get(key, ()) for key in ("window_dimensions", "window_strides")]
+    free = [d for d in usual if all(sizes[d] == 1 for sizes in given if sizes)]
+    pairs = itertools.permutations(free, 2)
+    found = min(pairs, key=lambda pair: in_whole_tiles(aval, *(aval.shape[d] for d in pair)), default=())
+    return led(usual, found)
 
 
 def matrix_order(aval: ShapedArray) -> Order:

@@ -32,6 +32,11 @@ def tiled(aval: ShapedArray, minor: int, rows: int) -> int:
     return aval.size // max(1, minor * rows) * _up(rows, _tile_rows(rows, size)) * _up(minor, _LANES) * size
 
 
+def in_whole_tiles(aval: ShapedArray, minor: int, rows: int) -> int:
+    """The elements of an array in tiles of 8 × 128 in the dimensions ``minor`` (lanes) and ``rows``, however few."""
+    return aval.size // max(1, minor * rows) * _up(rows, SUBLANES) * _up(minor, _LANES)
+
+
 def _tile_rows(rows: int, size: int) -> int:
     return min(SUBLANES, max(_power(rows), _WORD // size))
 
