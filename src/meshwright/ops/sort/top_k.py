@@ -1,13 +1,14 @@
 """The largest elements along the last dimension.
 
 If it is split, only candidates are communicated: each device finds the ``k`` largest of its tile, and these are merged
-along one mesh axis after the other; a device receives ``k (n - 1)`` elements for an axis of size ``n``.
+along parts of mesh axes, one after the other; a device receives ``k (n - 1)`` elements for a part of size ``n``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,14 +88,33 @@ class TopK(Op):
         x = ctx.mask(x, 0, last, _least(typeof(x).dtype))
         values, positions = TopK(min(self.k, rows)).bind(x)
         positions = ctx.number_rows(positions, 0, last)
-        for axis in reversed(axes):  # minor first, so that neighbouring tiles stay in order
-            values, positions = (ctx.all_gather(y, (axis,), last) for y in (values, positions))
+        for group in _rounds(ctx, axes, [typeof(y).nbytes for y in (values, positions)]):
+            values, positions = (ctx.all_gather(y, group, last) for y in (values, positions))
             values, order = TopK(min(self.k, typeof(values).shape[last])).bind(values)
             positions = gather_along(positions, order, last)
         return [values, positions]
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("chlo.top_k", [x], b.out_avals, k=self.k)
+
+
+def _rounds(ctx: Localizer, axes: Sequence[str], sizes: Sequence[int]) -> list[Sequence[str]]:
+    """The axes in groups: candidates of ``sizes`` bytes are gathered over one after the other, the best of which remain.
+
+    Minor axes come first, so that neighbouring tiles stay in order. More rounds send less, but each has to be started.
+    """
+
+    def seconds(group: Sequence[str]) -> float:
+        n = ctx.mesh.sizes(group)
+        sent = sum(ctx.mesh.collective_seconds("all_gather", group, size, n * size) for size in sizes)
+        return sent + len(sizes) * ctx.mesh.fabric.start
+
+    best: list[tuple[float, list[Sequence[str]]]] = [(0.0, [])]
+    for start in reversed(range(len(axes))):
+        ends = range(start + 1, len(axes) + 1)
+        ways = ((best[len(axes) - end], axes[start:end]) for end in ends)
+        best.append(min(((cost + seconds(group), [*before, group]) for (cost, before), group in ways), key=itemgetter(0)))
+    return best[-1][1]
 
 
 def _least(dtype: np.dtype) -> np.ndarray:
