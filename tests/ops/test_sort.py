@@ -252,13 +252,13 @@ def test_columns_send_each_element_twice():
     assert part.work.redundancy < 3
 
 
-@pytest.mark.parametrize(("rows", "rounds"), [(1, 1), (4096, 3)])
-def test_candidates_of_many_rows_are_gathered_in_rounds(rows, rounds):
+@pytest.mark.parametrize(("shape", "k", "rounds"), [((1, 50), 3, 1), ((16, 160_003), 1000, 2)])
+def test_many_candidates_are_gathered_in_rounds(shape, k, rounds):
     """Each round has to be started, and drops what another tile's candidates exceed."""
     mesh = mw.AbstractMesh((8,), ("x",))
     split = mw.NamedSharding(mesh, mw.PartitionSpec(None, "x"))
     whole = mw.NamedSharding(mesh, mw.PartitionSpec())
-    fun = mw.jit(lambda x: T.top_k(x, 3), in_shardings=split, out_shardings=whole)
-    part = fun.lower(mw.ShapeDtypeStruct((rows, 50), np.float32)).partition()
+    fun = mw.jit(lambda x: T.top_k(x, k), in_shardings=split, out_shardings=whole)
+    part = fun.lower(mw.ShapeDtypeStruct(shape, np.float32)).partition()
     assert [c.kind for c in part.collectives] == ["all_gather"] * 2 * rounds
-    part.verify(np.random.default_rng(0).integers(0, 9, (rows, 50)).astype(np.float32))
+    part.verify(np.random.default_rng(0).integers(0, 999, shape).astype(np.float32))

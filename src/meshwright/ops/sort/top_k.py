@@ -99,7 +99,7 @@ class TopK(Op):
 
 
 def _rounds(ctx: Localizer, axes: Sequence[str], sizes: Sequence[int]) -> list[Sequence[str]]:
-    """The axes in groups: candidates of ``sizes`` bytes are gathered over one after the other, the best of which remain.
+    """The axes in groups, over which candidates of ``sizes`` bytes are gathered in turn; the best of each round go on.
 
     Minor axes come first, so that neighbouring tiles stay in order. More rounds send less, but each has to be started.
     """
@@ -113,7 +113,8 @@ def _rounds(ctx: Localizer, axes: Sequence[str], sizes: Sequence[int]) -> list[S
     for start in reversed(range(len(axes))):
         ends = range(start + 1, len(axes) + 1)
         ways = ((best[len(axes) - end], axes[start:end]) for end in ends)
-        best.append(min(((cost + seconds(group), [*before, group]) for (cost, before), group in ways), key=itemgetter(0)))
+        rounds = ((cost + seconds(group), [*before, group]) for (cost, before), group in ways)
+        best.append(min(rounds, key=itemgetter(0)))
     return best[-1][1]
 
 
