@@ -252,10 +252,12 @@ def test_columns_send_each_element_twice():
     assert part.work.redundancy < 3
 
 
-@pytest.mark.parametrize(("shape", "k", "rounds"), [((1, 50), 3, 1), ((16, 160_003), 1000, 2)])
-def test_many_candidates_are_gathered_in_rounds(shape, k, rounds):
-    """Each round has to be started, and drops what another tile's candidates exceed."""
-    mesh = mw.AbstractMesh((8,), ("x",))
+@pytest.mark.parametrize(("shape", "k", "machine", "rounds"), [
+    ((4, 80_003), 30, "v5e:8x1", 1), ((4, 80_003), 30, "h100:8", 3), ((1, 50), 3, None, 3),
+])  # fmt: skip
+def test_candidates_are_gathered_in_rounds(shape, k, machine, rounds):
+    """Each round drops what another tile's candidates exceed, and has the latency of a named machine."""
+    mesh = mw.AbstractMesh((8,), ("x",), machine=machine)
     split = mw.NamedSharding(mesh, mw.PartitionSpec(None, "x"))
     whole = mw.NamedSharding(mesh, mw.PartitionSpec())
     fun = mw.jit(lambda x: T.top_k(x, k), in_shardings=split, out_shardings=whole)

@@ -50,6 +50,10 @@ class SentTimes:
         return self.times
 
 
+#: the passes of an op that exchanges tiles for parts of another dimension, the last one that can be split, and back
+EXCHANGED = SentTimes(2)
+
+
 @dataclass(frozen=True)
 class Factor:
     """One loop dimension of an op.

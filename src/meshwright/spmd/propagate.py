@@ -168,6 +168,8 @@ class _Propagator:
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
+        #: values with annotations, which wait while those of a turn spread
+        self.hidden: set[Var] = set()
         self.constraints = [(e, e.op) for e in self.eqns if isinstance(e.op, ShardingConstraint)]
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
         self.groups = [(e, group) for e, group in marks if group is not None]
@@ -223,10 +225,13 @@ class _Propagator:
         """Spread axes from some values first, while no other equation spreads any."""
         waiting, self.queues = self.queues, [deque(), deque()]
         self.queued = [False] * len(self.eqns)
+        self.hidden = set(self.result.placements)
         for var, (dims, cause) in seeds.items():
-            if not any(self.dims_of(var)):  # what an annotation says of a value stays
+            placement = self.result.placements.get(var)
+            if placement is None or not any(placement.dims):  # what an annotation says of a value stays
                 self.update(var, dims, cause)
         self.settle()
+        self.hidden = set()
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
@@ -288,7 +293,7 @@ class _Propagator:
         if isinstance(atom, Literal):
             return ()
         placement = self.result.placements.get(atom)
-        return placement.dims if placement else ((),) * atom.aval.ndim
+        return placement.dims if placement and atom not in self.hidden else ((),) * atom.aval.ndim
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]

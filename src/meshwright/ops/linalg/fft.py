@@ -32,7 +32,7 @@ from meshwright.ops.linalg.batched import Batched
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import move_dim
 from meshwright.ops.shape.slice_pad import pad
-from meshwright.sharding.rule import WINDOW, SentTimes, ShardingRule, make_rule
+from meshwright.sharding.rule import EXCHANGED, WINDOW, ShardingRule, make_rule
 
 #: the kinds, by StableHLO's names
 FFT, IFFT, RFFT, IRFFT = KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
@@ -123,9 +123,11 @@ class Fft(Batched):
         rank = len(self.fft_lengths)
         if rank == 1:
             return rule
-        names = [*(f"b{d}" for d in range(x.ndim - rank)), "rows", *[None] * (rank - 1)]
+        # Transforms and their inverses are told apart by the rule: one may turn what the other turns back.
+        first = "frequencies" if self.fft_type in (IFFT, IRFFT) else "rows"
+        names = [*(f"b{d}" for d in range(x.ndim - rank)), first, *[None] * (rank - 1)]
         sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
-        return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)}, points=rank * x.size)
+        return make_rule([names], [names], sizes, {first: WINDOW}, passes={first: EXCHANGED}, points=rank * x.size)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)

@@ -101,13 +101,13 @@ class TopK(Op):
 def _rounds(ctx: Localizer, axes: Sequence[str], sizes: Sequence[int]) -> list[Sequence[str]]:
     """The axes in groups, over which candidates of ``sizes`` bytes are gathered in turn; the best of each round go on.
 
-    Minor axes come first, so that neighbouring tiles stay in order. More rounds send less, but each has to be started.
+    Minor axes come first, so that neighbouring tiles stay in order. More rounds send less, but each has its latency on
+    the mesh's machine.
     """
 
     def seconds(group: Sequence[str]) -> float:
         n = ctx.mesh.sizes(group)
-        sent = sum(ctx.mesh.collective_seconds("all_gather", group, size, n * size) for size in sizes)
-        return sent + len(sizes) * ctx.mesh.fabric.start
+        return sum(ctx.mesh.collective_seconds("all_gather", group, size, n * size) for size in sizes)
 
     best: list[tuple[float, list[Sequence[str]]]] = [(0.0, [])]
     for start in reversed(range(len(axes))):

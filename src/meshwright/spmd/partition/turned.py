@@ -15,6 +15,9 @@ Axes that split the minor of two dimensions do not reach what a reshape merges t
 blocks, and axes of a dimension not those of its parts of which the first is too small (queries, keys and values). What
 follows is then split as other annotations say, or not at all. If the axes split the major one of the two instead, or
 another part, for which the operand is moved, they spread from there.
+
+Transforms along a split dimension exchange its tiles for parts of another one, and back. What follows (a product with a
+spectrum, the inverse transform) may be computed before they are sent back, if it is split along the other one.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
-from meshwright.sharding.rule import ShardingRule
+from meshwright.sharding.rule import EXCHANGED, ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, contests_at
@@ -47,7 +50,7 @@ def turns(part: Partition, also_unmoved: bool = True) -> Iterator[Turn]:
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
             ways[turn] += sent[id(eqn)]
-    more = (_brought(part, sent), _lost(part.propagation)) if also_unmoved else ()
+    more = (_brought(part, sent), _lost(part.propagation), _exchanged(part)) if also_unmoved else ()
     for turn, nbytes in itertools.chain(_moved(part), _repeated(part), *more):
         ways[turn] += nbytes
     least = SENT * sum(sent.values())
@@ -144,6 +147,22 @@ def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
                     if major.size % mesh.sizes((*result.dims[dim], *axes)) == 0:
                         yield Turn(rule, axes, 0, dim, moves=True), x.aval.nbytes
                         break
+
+
+def _exchanged(part: Partition) -> Iterator[tuple[Turn, int]]:
+    """The axes along a dimension whose tiles are exchanged for parts of another one and back, on each other dimension
+    that is whole, and the bytes of the result on a device: what follows may take it as it is before it is sent back."""
+    propagation = part.propagation
+    for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
+        exchanged = {n for n, factor in enumerate(rule.factors) if factor.passes == EXCHANGED}
+        if not exchanged:
+            continue
+        out = eqn.outvars[0]
+        dims = propagation.layout(out).dims
+        axes = next((axes for axes, factors in zip(dims, rule.results[0]) if exchanged & set(factors)), ())
+        for dim in reversed(range(out.aval.ndim)) if axes else ():
+            if not dims[dim] and out.aval.shape[dim] >= part.mesh.sizes(axes):
+                yield Turn(rule, axes, 0, dim, moves=True), out.aval.nbytes // part.mesh.size
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:
