@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright import NamedSharding, nn
+from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.spmd.partition import attempt
 from meshwright.spmd.partition.choose import choose
@@ -144,3 +144,19 @@ def test_a_batch_that_devices_share_unevenly():
     questions = [q for q in part.part.questions if choose(q).is_uneven]
     works = {choose(q._replace(evenly=True)).work / choose(q).work for q in questions}
     assert sorted(works) == pytest.approx([8 / 9, 1])
+
+
+def test_matrices_that_are_whole_outside_of_a_loop_are_whole_in_it():
+    """Each step multiplies columns by one matrix and rows by the other; in the layout of the result, a device would have
+    its rows of the first alone."""
+    whole, rows = NamedSharding(MESH, P()), NamedSharding(MESH, P("x"))
+    x = mw.ShapeDtypeStruct((256, 256), np.float32)
+
+    def steps(x, a, b):
+        return lax.fori_loop(0, 10, lambda i, x: a @ x @ b / 256 + x, x)
+
+    run = mw.jit(steps, in_shardings=(rows, whole, whole), out_shardings=rows)
+    part = run.lower(x, x, x).partition()
+    assert part.bytes_sent == 10 * exchanged(256 * 256, 256 * 256)
+    assert part.work.redundancy == pytest.approx(1, abs=0.01)
+    part.verify()

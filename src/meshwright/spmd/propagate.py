@@ -147,6 +147,7 @@ def _propagated(
         if layout is not None and isinstance(atom, Var) and atom not in propagator.result.placements:
             # An output's sharding does not fix the value: its other uses may prefer another layout.
             propagator.place(atom, layout, "output", number)
+    propagator.keep_whole()
     propagator.run(seeds)
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
@@ -191,6 +192,15 @@ class _Propagator:
         if sort in self.strategy.later:
             for dim in range(ndim):
                 self.wait(var, dim, placement, _LAST)
+
+    def keep_whole(self) -> None:
+        """Fix what regions read of inputs that are whole. A part of it can be taken anywhere, and is taken once for a
+        loop; from parts, the rest would have to be gathered."""
+        for eqn, atoms in zip(self.eqns, self.atoms):
+            if isinstance(eqn.op, RegionOp) and len(atoms) == 2 and atoms[0].aval.shape == atoms[1].aval.shape:
+                outside = self.result.placements.get(atoms[0])  # type: ignore[arg-type]
+                if outside is not None and all(outside.fixed) and not any(outside.dims) and not outside.barred:
+                    self.result.placements[atoms[1]] = outside  # type: ignore[index]
 
     def wait(self, var: Var, dim: int, placement: Placement, priority: int) -> None:
         """Hold a dimension back until a priority's turn: it is unsplit, and its axes are barred from the value."""
