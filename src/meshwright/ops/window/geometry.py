@@ -61,6 +61,10 @@ class WindowDim:
         plain = self.base_dilation == self.window_dilation == 1
         return plain and self.output_size(n) == 1 and self.low >= 0 and self.size >= n + self.low
 
+    def in_step(self, n: int) -> bool:
+        """Whether windows and the ``n`` rows of an operand advance alike, so that tiles of both lie on each other."""
+        return self.output_size(n) == -(-n * self.base_dilation // self.stride)
+
     def seen(self, n: int, rows: int) -> Window:
         """The window of a dilated operand of ``n`` rows that each tile of ``rows`` result rows sees."""
         length, last = (rows - 1) * self.stride + self.extent, (self.output_size(n) - 1) * self.stride
