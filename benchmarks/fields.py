@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import examined_programs, field_programs, later_programs, more_programs
+from benchmarks import examined_programs, field_programs, later_programs, more_programs, second_examined_programs
 from benchmarks.common import in_process, table
 
 LOTS = (
@@ -23,6 +23,7 @@ LOTS = (
     (later_programs.PROGRAMS, "Programs written after the partitioner"),
     (more_programs.PROGRAMS, "Programs written after these"),
     (examined_programs.PROGRAMS, "Programs of an examiner"),
+    (second_examined_programs.PROGRAMS, "Programs of a second examiner"),
 )
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 

@@ -23,6 +23,7 @@ from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.shape.shifts import joined_shifts, windows_of_extended
 from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
+from meshwright.ops.shape.uniform import uniform
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.ops.window.own_padding import own_padding
 from meshwright.sharding import AbstractMesh, Layout
@@ -43,6 +44,7 @@ KNOWN_PLACES = Pass("known places", known_places, "Dynamic slices and updates at
 COUNTED_ROWS = Pass(
     "counted rows", counted_rows, "A dimension indexed with 0, 1, 2, ... becomes a batching dimension of the indices."
 )
+UNIFORM = Pass("uniform", uniform, "Arrays that only move a number that is the same everywhere are filled with it.")
 OWN_PADDING = Pass(
     "own padding", own_padding, "Padding before windows becomes theirs, and slices of their results are fewer windows."
 )
@@ -61,8 +63,8 @@ DROP_DEAD = Pass(
 )
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
-    INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, INSIDE, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, OWN_PADDING,
-    SPACED_ROWS, CUT_PADS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, INSIDE, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, UNIFORM,
+    OWN_PADDING, SPACED_ROWS, CUT_PADS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (
