@@ -128,6 +128,17 @@ def test_what_stays_in_the_tiles_of_its_array_is_not_cut():
     assert rows_sent(partitioned(mw.grad(loss), X, K)) <= 2 + 2
 
 
+@pytest.mark.parametrize("rows", [(40, 40), (0, 8), (66, 74)], ids=["none", "padding alone", "the end"])
+def test_slices_that_see_nothing_of_the_array(rows):
+    def part(x, k):
+        padding = [(12, 12)]
+        return lax.conv_general_dilated(x, k, (1,), padding, dimension_numbers=NHC)[:, rows[0] : rows[1]]
+
+    partitioned(part, X, K).verify()
+    jaxpr = mw.make_jaxpr(part)(X, K)
+    assert (own_padding(jaxpr) is jaxpr) == (rows != (66, 74))
+
+
 def test_other_uses_and_other_dimensions_stay_as_they_are():
     def both(x):
         y = sums(x)

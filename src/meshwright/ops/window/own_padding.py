@@ -21,7 +21,7 @@ from meshwright.ir.rewrite import Replacement, in_regions, replaced, uses_of
 from meshwright.ops.products.conv_op import ConvGeneralDilated
 from meshwright.ops.shape.joined_pads import is_zero, is_zero_value, zeros_of
 from meshwright.ops.shape.slice_pad import Pad, Slice
-from meshwright.ops.window.geometry import WindowDim
+from meshwright.ops.window.geometry import WindowDim, dilate
 from meshwright.ops.window.reductions import ReduceWindow
 from meshwright.ops.window.select import SelectAndScatterAdd, worst
 
@@ -122,6 +122,8 @@ class _OwnPadding:
         before, after = (list(zip(ws, (sizes[d] for d in found.dims))) for ws in (found.windows, windows))
         if _falls_out_of_step(before, after) or any(b != a and b[0].is_trivial for b, a in zip(before, after)):
             return None
+        if any(min(w.low, w.high) <= -dilate(n, w.base_dilation) for w, n in after):  # they see no row
+            return None
         return _with_windows(maker, windows, maker.invars).replace(outvars=eqn.outvars)
 
     def _unpadded(
@@ -189,9 +191,12 @@ def _narrower(window: WindowDim, kept: _Rows, size: int) -> WindowDim:
 
 def _kept(eqn: JaxprEqn) -> list[_Rows] | None:
     """The rows of each dimension that an equation keeps, if it is a slice, or a padding that crops."""
-    if isinstance(eqn.op, Slice):
-        starts, strides = eqn.op.start_indices, eqn.op.strides
-        return [_Rows(*rows) for rows in zip(starts, eqn.outvars[0].aval.shape, strides)]
-    if not isinstance(eqn.op, Pad) or any(max(low, high) > 0 or inner for low, high, inner in eqn.op.padding_config):
+    op = eqn.op
+    if isinstance(op, Slice):
+        starts, strides = op.start_indices, op.strides
+    elif isinstance(op, Pad) and all(max(low, high) <= 0 and not inner for low, high, inner in op.padding_config):
+        starts, strides = tuple(-low for low, _, _ in op.padding_config), (1,) * len(op.padding_config)
+    else:
         return None
-    return [_Rows(-low, n, 1) for (low, _, _), n in zip(eqn.op.padding_config, eqn.outvars[0].aval.shape)]
+    shape = eqn.outvars[0].aval.shape
+    return None if 0 in shape else [_Rows(*rows) for rows in zip(starts, shape, strides)]
