@@ -18,9 +18,12 @@ class _Unmade:
         self.keys, self.children = keys, children
 
 
-optree.register_pytree_node(
-    _Unmade, lambda x: (x.children, x.keys, x.keys), _Unmade, path_entry_type=GivenKey, namespace=NAMESPACE
-)
+def _flat(x: Any) -> Any:
+    return x.children, x.keys, x.keys
+
+
+_made: Any = _Unmade
+optree.register_pytree_node(_made, _flat, _made, path_entry_type=GivenKey, namespace=NAMESPACE)
 
 
 def outlined(treedef: optree.PyTreeSpec) -> Any:
@@ -31,8 +34,9 @@ def outlined(treedef: optree.PyTreeSpec) -> Any:
     if treedef.is_leaf():
         return object()
     children = [outlined(c) for c in treedef.children()]
+    node: Any = treedef.one_level()
     try:
-        return treedef.one_level().unflatten(children)
+        return node.unflatten(children)
     except Exception:  # whatever a user's constructor raises
         if treedef.kind != optree.PyTreeKind.CUSTOM:
             raise
