@@ -13,7 +13,9 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
 from meshwright import errors, tree_util
+from meshwright.core import pytree
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -333,3 +335,59 @@ def test_classes_in_lists_cost_no_new_structure(monkeypatch):
     for i, made in enumerate(mw.tree.map(lambda x: x, tree)):
         assert made.unit is tree[i].unit and made.low == unordered
         assert list(made.low) == [2, "b"] and list(made.low[2]) == ["y", "z"] and made.low[2].default_factory is list
+
+
+class Ranked:
+    """A class whose constructor looks at its children, as those of many libraries do."""
+
+    def __init__(self, points, weights=None, name=""):
+        assert points.ndim > 0
+        self.points, self.weights, self.name = points, weights, name
+
+
+class RankedWithKeys(Ranked):
+    pass
+
+
+mw.register_pytree_node(Ranked, lambda r: ((r.points, r.weights), r.name), lambda name, xs: Ranked(*xs, name))
+mw.tree_util.register_pytree_with_keys(
+    RankedWithKeys,
+    lambda r: (((mw.tree_util.GetAttrKey("points"), r.points), ("w", r.weights)), r.name),
+    lambda name, xs: RankedWithKeys(*xs, name),
+)
+
+#: functions of such a tree that return one like it
+RETURNING = {
+    "jit": lambda r: mw.jit(lambda r: r)(r),
+    "jit of shardings": lambda r: mw.jit(lambda r: r, out_shardings=mw.SingleDeviceSharding(mw.devices()[0]))(r),
+    "eval_shape": lambda r: mw.eval_shape(lambda r: r, r),
+    "scan": lambda r: mw.lax.scan(lambda c, _: (c, None), r, None, length=2)[0],
+    "cond": lambda r: mw.lax.cond(r.points.sum() > 0, lambda r: r, lambda r: r, r),
+    "vmap": lambda r: mw.vmap(lambda r: r)(r),
+    "pmap": lambda r: mw.pmap(lambda r: r)(r),
+    "shard_map": lambda r: mw.shard_map(
+        lambda r: r, mesh=mw.make_mesh((2,), ("x",)), in_specs=P("x"), out_specs=P("x")
+    )(r),
+    "checkpoint": lambda r: mw.checkpoint(lambda r: r)(r),
+    "vjp": lambda r: mw.vjp(lambda r: r, r)[1](r)[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys])
+@pytest.mark.parametrize("weights", [None, 0])
+@pytest.mark.parametrize("name", RETURNING)
+def test_classes_that_look_at_their_children_are_returned(name, weights, kind):
+    x = mnp.ones((2, 3))
+    found = RETURNING[name](kind(x, None if weights is None else x, "cloud"))
+    assert type(found) is kind and found.name == "cloud" and found.points.shape == (2, 3)
+    assert (found.weights is None) == (weights is None)
+
+
+@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys])
+def test_outlines_have_the_paths_of_such_classes(kind):
+    tree = {"a": [kind(mnp.ones(2), (1, 2)), None], "b": kind(mnp.ones(3), kind(mnp.ones(1)))}
+    outline = pytree.outline(pytree.structure(tree))
+    assert pytree.paths(outline) == pytree.paths(tree) and len(pytree.leaves(outline)) == 5
+    assert pytree.broadcast_prefix({"a": 1, "b": 2}, outline, "prefix") == [1, 1, 1, 2, 2]
+    with pytest.raises(errors.ArgumentError, match="prefix must be a tree prefix"):
+        pytree.broadcast_prefix({"a": 1, "b": kind(mnp.ones(1), 3)}, outline, "prefix")

@@ -327,6 +327,7 @@ EXCUSES = [
     Excuse(_prefixed("lax", "reduce associative_scan scatter_add scatter_mul scatter_sub"), "accepted", "of bools as lax.add and lax.mul", kinds="b"),
     Excuse(_prefixed("lax", "reduce_max reduce_min cummax cummin associative_scan reduce_window max min sort"), "values",
                "NaN in complex numbers is kept and never below or above, as in NumPy", kinds="c"),
+    Excuse("ops.segment_sum ops.segment_prod", "accepted", "of bools as lax.add and lax.mul", kinds="b"),
     Excuse("lax.convert_element_type", "values", "of complex numbers whether either part is not 0, as in NumPy", kinds="c"),
     Excuse("lax.clamp", "accepted", "XLA clamps no bools and complex numbers, which have NumPy's order everywhere", as_clip, "bc"),
     Excuse("lax.broadcast_in_dim", "refused", "broadcast_dimensions are increasing, as JAX documents"),

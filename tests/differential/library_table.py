@@ -210,6 +210,22 @@ rows(
     ),
 )
 
+# --- sums of rows with one number ---------------------------------------------------------------------------
+_ROW_NUMBERS = [np.array([2, 0, 1, 0], t) for t in ("int8", "uint8", "uint16", "uint32", "int32")]
+_ROW_NUMBERS += [np.array([1, -1, 5, 1], "int8"), np.array([-3, -1, -1, -2], "int32")]
+rows(
+    "ops.segment_sum ops.segment_prod ops.segment_max ops.segment_min",
+    on((4, 2), (0,))(
+        lambda x, none: [
+            *(call(x, i) for i in _ROW_NUMBERS[:-1]),
+            *(call(x[:, 0], i, 4) for i in _ROW_NUMBERS),
+            *(call(none, i[:0], 2) for i in _ROW_NUMBERS),
+            call(x, np.array([0, 0, 1, 3], "uint8"), 3, indices_are_sorted=True),
+            call(x, _ROW_NUMBERS[0], 3, bucket_size=3),
+        ]
+    ),
+)
+
 # --- special functions --------------------------------------------------------------------------------------
 for name in ("dawsn", "erfc", "erfcx", "gamma", "i0", "i1", "sici", "fresnel", "loggamma"):
     TABLE[f"scipy.special.{name}"] = Kind(lambda d: [call(few(d))], (call(2), call(0.5)), FLOATS, 64)

@@ -174,8 +174,14 @@ _TWO_SETS = Kind(
 _UNIQUE = Kind(lambda d: [call(few(d), few(d)[1::2].copy(), assume_unique=True)])
 rows("union1d", both(_TWO_SETS, Kind(lambda d: [call(tied(d, 4), tied(d, 5), size=6, fill_value=1)])))
 rows("setdiff1d", both(_TWO_SETS, _UNIQUE, Kind(lambda d: [call(tied(d, 8), plain(d, 2), size=6, fill_value=1)])))
-rows("setxor1d", both(_TWO_SETS, _UNIQUE))
-rows("intersect1d", both(_TWO_SETS, _UNIQUE, Kind(lambda d: [call(tied(d, 8), tied(d, 5), return_indices=True)])))
+_FILLED = Kind(
+    lambda d: [call(tied(d, 8), plain(d, n), size=6, fill_value=v) for n in (2, 0) for v in (1, 2.5, np.int8(3))]
+)
+rows("setxor1d", both(_TWO_SETS, _UNIQUE, _FILLED))
+rows(
+    "intersect1d",
+    both(_TWO_SETS, _UNIQUE, _FILLED, Kind(lambda d: [call(tied(d, 8), tied(d, 5), return_indices=True)])),
+)
 rows("isin", both(_TWO_SETS, _UNIQUE, Kind(lambda d: [call(few(d), few(d)[:3].copy(), invert=True)])))
 
 # --- shapes -------------------------------------------------------------------------------------------------
@@ -206,7 +212,8 @@ rows(
 )
 rows("broadcast_arrays", on((1, 3), (2, 1))(lambda x, y: [call(x, y), call(x, 2.0), call(x, 1)]))
 rows("choose", on((3,), (3,))(lambda x, y: [call(np.array([0, 1, 1]), [x, y]), call(np.array([0, 3, -1]), [x, y], mode="wrap"),
-                                          call(np.array([0, 3, -1]), [x, y], mode="clip")]))  # fmt: skip
+                                          call(np.array([0, 3, -1]), [x, y], mode="clip"), call(x, [x, y], mode="clip")],
+                              others=[call(np.array([0, 1]), [1, 2.5]), call(np.array([0, 1]), [True, 2]), call(0, [])]))  # fmt: skip
 rows("clip", Kind(lambda d: [
     call(few(d), 0, 2), call(few(d), -1.5, None), call(few(d), None, 1), call(few(d), plain(d, 1), None), call(few(d), 2, 0),
     call(few(d), np.float32(-1), np.float32(2)), call(few(d), np.array(float("nan"), np.float32)), call(few(d), 0, 2 + 1j),
@@ -277,9 +284,17 @@ _PRODUCT = Kind(lambda d: [
     call(plain(d, 2, 0), plain(d, 0, 3)), call(plain(d, 2, 3), plain("int8", 3, 2)),
 ], loose=4)  # fmt: skip
 _TYPED = Kind(lambda d: [call(plain(d, 2, 3), plain(d, 3, 4), preferred_element_type=t) for t in ("float32", "int32")])
-rows("dot matmul", both(_PRODUCT, _TYPED, on((2,))(lambda x: [call(x, 2), call(2.0, x)])))
+_SCALED = on((2,))(
+    lambda x: [
+        call(x, 2),
+        call(2.0, x),
+        call(x, x[0], preferred_element_type="complex128" if x.dtype.kind == "c" else "float32"),
+    ]
+)
+rows("dot matmul", both(_PRODUCT, _TYPED, _SCALED))
 _VECTORS = (lambda d: call(plain(d, 2, 3), plain(d, 2, 3, seed=1)), lambda d: call(plain(d, 3), plain("float32", 3)))
-rows("inner vdot", Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 0), plain(d, 0))], loose=4))
+rows("inner", both(_SCALED, Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 0), plain(d, 0))], loose=4)))
+rows("vdot", Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 0), plain(d, 0))], loose=4))
 rows("vecdot", Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 2, 3), plain(d, 2, 3), axis=0)], loose=4))
 rows("matvec", on((2, 3), (3,), loose=4)(lambda x, y: [call(x, y), call(x, plain("float32", 3))]))
 rows("vecmat", on((3,), (3, 2), loose=4)(lambda x, y: [call(x, y), call(x, plain("float32", 3, 2))]))
@@ -341,6 +356,7 @@ rows(
     on((5,), dtypes=[BOOL, *INTEGERS])(
         lambda x: [
             call(x),
+            call(np.minimum(x, 0).astype(x.dtype)),
             call(x, length=4),
             call(x, minlength=9),
             call(abs(x), weights=plain("float32", 5)),

@@ -406,6 +406,11 @@ def test_scalar_types() -> None:
     assert mnp.iinfo(mnp.int8).max == 127
     assert mnp.zeros(2, mnp.bfloat16).dtype == mnp.bfloat16
     assert {mnp.float32: 1}[mnp.float32] == 1
+    for np_ in (mnp, jnp):  # sets and dicts of types find those of NumPy, and not dtypes
+        for name in ("float32", "bool_", "bfloat16", "complex64", "uint8"):
+            dtype = np_.zeros(1, name).dtype
+            assert dtype.type in {getattr(np_, name)} and getattr(np_, name) in {dtype.type: 0}
+            assert dtype == getattr(np_, name) and dtype not in {getattr(np_, name)}
     assert mnp.isdtype(mnp.int8, "integral") and not mnp.isdtype(mnp.int8, ("bool", "real floating"))
     assert mnp.issubdtype(mnp.bfloat16, mnp.floating)
     assert typeof(mnp.asarray(2)).weak_type and not typeof(mnp.int32(2)).weak_type

@@ -14,10 +14,13 @@ from typing import Any
 
 import optree
 
+from meshwright.core.late import LateModule
 from meshwright.core.pytree_keys import KeyPath, key_path
 from meshwright.core.pytree_order import filled
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, NestingError
+
+pytree_outline: Any = LateModule("meshwright.core.pytree_outline")
 
 NAMESPACE = "meshwright"
 PyTreeDef = optree.PyTreeSpec
@@ -87,12 +90,16 @@ def outline(treedef: PyTreeDef) -> Any:
     """A tree with structure ``treedef`` and an ``object()`` at each leaf, for code that asks where leaves are.
 
     JAX fills trees the same way, and says so: classes that check their leaves let what is exactly an ``object`` pass.
+    It rarely does, so that there are classes that do not; ``outlined`` has stand-ins for these.
 
     Example:
       >>> mw.core.pytree.paths(mw.core.pytree.outline(mw.tree.structure({"a": 1, "b": [2, 3]})))
       ["['a']", "['b'][0]", "['b'][1]"]
     """
-    return unflatten(treedef, [object()] * treedef.num_leaves)
+    try:
+        return unflatten(treedef, [object()] * treedef.num_leaves)
+    except Exception:  # whatever a user's constructor raises
+        return pytree_outline.outlined(treedef)
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

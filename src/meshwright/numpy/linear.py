@@ -128,7 +128,10 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     x, y = _pair("dot", a, b)
     sx, sy = typeof(x).shape, typeof(y).shape
     if not sx or not sy:
-        return made_as(out_sharding, lambda: mul(x, y))
+        if preferred_element_type is None:
+            return made_as(out_sharding, lambda: mul(x, y))
+        none = (((), ()), ((), ()))
+        return made_as(out_sharding, lambda: contract("dot", x, y, none, precision, preferred_element_type))
     c = max(len(sy) - 2, 0)
     if sx[-1] != sy[c]:
         raise ShapeError(f"dot: shapes {sx} and {sy} do not fit: sizes {sx[-1]} and {sy[c]} must be equal")

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.api.control_flow import switch
 from meshwright.core import dtypes
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.applying import vectorize
 from meshwright.numpy.at import IndexUpdater
@@ -27,7 +27,7 @@ from meshwright.numpy.manipulation import (
     ravel,
     reshape,
 )
-from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like
+from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like, strong_array
 from meshwright.numpy.repeating import repeat
 from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
 from meshwright.numpy.sorting import argsort, sort
@@ -352,9 +352,13 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """
     if out is not None:
         raise ArgumentError("choose: out= is not supported, arrays are immutable; use the result")
-    cases = promote_all([asarray(c) for c in choices])
     which = asarray(a)
-    n = len(cases)
+    if not (dtypes.is_integer(typeof(which).dtype) or dtypes.is_bool(typeof(which).dtype)):
+        raise DTypeError(f"choose: a must be integers, which say what to choose, got {typeof(which)}; use .astype(int)")
+    n = len(choices)
+    if not n:
+        raise ArgumentError("choose: expected one choice at least, got none")
+    cases = promote_all([asarray(c) for c in choices])
     if mode == "raise":
         value = concrete(which, "choose", "pass mode='clip' or 'wrap'")
         if value.size and (value.min() < 0 or value.max() >= n):
@@ -367,7 +371,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     result = cases[0]
     for i, case in enumerate(cases[1:], 1):
         result = where(which == i, case, result)
-    return result
+    return strong_array(result)
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:

@@ -39,7 +39,8 @@ class ScalarType:
             return False
 
     def __hash__(self) -> int:
-        return hash(self.dtype)
+        # dtypes and types of NumPy are equal and hashed differently; as in JAX, sets and dicts find the type.
+        return hash(self.dtype.type)
 
     def __repr__(self) -> str:
         return f"meshwright.numpy.{self.__name__}"

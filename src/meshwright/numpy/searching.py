@@ -255,7 +255,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         raise ShapeError(f"bincount: x must be a vector of integers, got {typeof(x)}")
     if length is None:
         value = concrete(x, "bincount", "pass length=")
-        length = max(int(value.max()) + 1 if value.size else 0, minlength)
+        length = max(max(int(value.max()), 0) + 1 if value.size else 0, minlength)
     w = np.asarray(1, dtypes.default_int()) if weights is None else as_operand(weights, "bincount")
     return _counted(as_positions(x), w, static_int(length, "bincount", "length"))
 

@@ -87,7 +87,8 @@ def _fit(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def _count(name: str, ids: Any, num_segments: int | None) -> int:
     if num_segments is None:
-        return int(np.max(concrete(ids, name, "give num_segments"), initial=-1)) + 1
+        numbers = concrete(ids, name, "give num_segments")
+        return max(int(numbers.max()), -1) + 1 if numbers.size else 0
     count = int(num_segments)
     if count < 0:
         raise ArgumentError(f"{name}: num_segments must not be negative, got {num_segments}")

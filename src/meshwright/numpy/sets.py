@@ -21,7 +21,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import equal, where
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
-from meshwright.numpy.promotion import aval_of, converted, scalar_like
+from meshwright.numpy.promotion import aval_of, converted, promote_all, scalar_like
 from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
@@ -242,14 +242,19 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str, least: bool = False) -> Any:
     """The elements of a sorted vector selected by ``keep``; with ``size``, padded with ``fill_value``.
 
-    The default ``fill_value`` is the ``least`` selected element, or 0.
+    The default ``fill_value`` is the ``least`` selected element, or 0. Where the least is the default, another one is
+    promoted with the elements, and otherwise converted to their dtype, as in JAX.
     """
     if size is None and typeof(flat).size == 0:
         return flat
     if size is None:
         return take(flat, np.flatnonzero(concrete(keep, name, "pass size=")))
     (places,) = nonzero(keep, size=size, fill_value=typeof(flat).size)
-    fill = converted(asarray(0 if fill_value is None else fill_value), typeof(flat).dtype)
+    fill = asarray(0 if fill_value is None else fill_value)
+    if fill_value is None or not least:
+        fill = converted(fill, typeof(flat).dtype)
+    else:
+        flat, fill = promote_all([flat, fill])
     if typeof(flat).size == 0 or size == 0:
         return full((size,), fill, typeof(flat).dtype)
     inside, elements = ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip")
