@@ -147,8 +147,8 @@ def test_a_batch_that_devices_share_unevenly():
 
 
 def test_matrices_that_are_whole_outside_of_a_loop_are_whole_in_it():
-    """Each step multiplies columns by one matrix and rows by the other; in the layout of the result, a device would have
-    its rows of the first alone."""
+    """Each step multiplies columns by one matrix and rows by the other; in the layout of the result, a device would
+    have its rows of the first alone."""
     whole, rows = NamedSharding(MESH, P()), NamedSharding(MESH, P("x"))
     x = mw.ShapeDtypeStruct((256, 256), np.float32)
 

@@ -1,4 +1,4 @@
-"""What is made of constants, and of numbers that all devices have, is made in every layout it is needed in, and never
+"""What is made of constants, and of values that all devices have, is made in every layout it is needed in, and never
 sent; also in loops and branches."""
 
 from __future__ import annotations
@@ -194,3 +194,18 @@ def test_wide_constants_of_numpy_have_the_programs_type():
     clipped = mw.jit(lambda i: mnp.clip(i, 0, bounds), in_shardings=mw.NamedSharding(mesh, mw.P("x")))
     rows = np.arange(8, dtype=np.int32).reshape(4, 2)
     clipped.lower(rows).partition().verify(rows)
+
+
+def of_two(a, b, w):
+    y = mnp.tanh(a)[:, None] * w
+    return y * b, mnp.sort(y, 0)
+
+
+def test_two_layouts_of_what_is_made_of_whole_arrays():
+    """Rows for a product with rows, and all of it to be sorted."""
+    mesh = mw.AbstractMesh((8,), ("x",))
+    rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+    args = [np.random.default_rng(n).normal(size=s).astype(np.float32) for n, s in enumerate([64, (64, 6), (64, 6)])]
+    part = mw.jit(of_two, in_shardings=(whole, rows, whole), out_shardings=(rows, whole)).lower(*args).partition()
+    assert part.bytes_sent == 0
+    part.verify(*args)

@@ -39,12 +39,13 @@ from meshwright.spmd.rules import eqn_rule, rule_of
 
 
 def recipe(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> Recipe | None:
-    """How every device computes any tile of an equation's result from constants and numbers that all devices have,
+    """How every device computes any tile of an equation's result from constants and values that all devices have whole,
     for instance ``arange(n) * t``; None if that takes more, or is not cheap."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
     if not simple or not all(v.is_remade or v.is_everywhere for v in values):
         return None
-    if any(f.kind not in (PARALLEL, WINDOW) for f in rule.factors):
+    kinds = (PARALLEL, WINDOW) if all(v.is_remade or not v.aval.ndim for v in values) else (PARALLEL,)
+    if any(f.kind not in kinds for f in rule.factors):
         return None
     made = Recipe(eqn, rule, 1 + sum(v.recipe.equations for v in values if v.recipe), all(v.is_fixed for v in values))
     return made if made.fixed or (eqn.outvars[0].aval.ndim and made.equations <= MOST_REMADE) else None

@@ -89,8 +89,8 @@ class PartitionedValue:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is a single number that every device has."""
-        return not self.aval.ndim and any(not layout.partial for layout in self.layouts)
+        """Whether every device has the whole value."""
+        return any(not layout.partial and not any(layout.dims) for layout in self.layouts)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
