@@ -158,7 +158,7 @@ class Profile:
     def reads(self) -> Reads:
         """What the time model of GPUs needs to know."""
         clock = sum(share * cycles(node) for node, share in self.each)
-        sums = next((node for node, _ in self.each if _sums_many(node)), None)
+        sums = self.root if _sums_in_blocks(self.root) else None
         return reads_of(
             self.root, clock, self.shares, self.places, self.computed, sums, (node for node, _ in self.each)
         )
@@ -236,7 +236,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
         return True
     if producer.root.op == "reduce" and not compiler.into_products:
-        return not _sums_many(producer.root) or _sums_few(producer.root)
+        return True
     added = all(user.root.op == "scatter" for user in producer.users)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products and not added else ()))
     return (
@@ -248,7 +248,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
 
 def _sums_once(user: Kernel, producer: Kernel) -> bool:
     """Whether the fused kernel would have at most one reduction of many elements, which is not inside another loop."""
-    if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
+    if _sums_in_blocks(producer.root) and not _sums_in_blocks(user.root):
         return False
     return not all(
         any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer)
@@ -258,6 +258,11 @@ def _sums_once(user: Kernel, producer: Kernel) -> bool:
 def _sums_many(reduction: Node) -> bool:
     """Whether a node is a reduction of many elements. A kernel computes only one of them."""
     return reduction.op == "reduce" and reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
+
+
+def _sums_in_blocks(node: Node) -> bool:
+    """Whether a node is a reduction whose elements are each computed by several threads."""
+    return node.op == "reduce" and not _sums_few(node)
 
 
 def _sums_few(reduction: Node) -> bool:
