@@ -13,7 +13,7 @@ from math import isqrt, prod
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 
-#: clock cycles of operations on an element, of sums of one, and of operations that are not listed
+#: clock cycles of operations on an element, and of operations that are not listed
 _CYCLES = {
     "add": 7,
     "atan2": 431,
@@ -26,7 +26,6 @@ _CYCLES = {
     "log_plus_one": 229,
     "logistic": 108,
     "power": 510,
-    "reduce": 7,
     "rsqrt": 75,
     "sine": 958,
     "sqrt": 75,
@@ -154,12 +153,25 @@ def cycles(node: Node) -> float:
         apart = d and any(x.shape[d] % _WARP for x in node.operands)
         return size * (_JOINED_APART if apart else _JOINED)
     if node.op == "reduce":
-        size = node.operands[0].avals[0].size
-    elif node.special:
+        return node.operands[0].avals[0].size * _combining(node)
+    if node.op == "reduce_window":
+        return size * (window_of(node) - 1) * _combining(node)
+    if node.special:
         return size * _SPECIAL
     elif not node.elementwise:
         return 0
     return size * _CYCLES.get(node.op, _OTHERS)
+
+
+def window_of(node: Node) -> int:
+    """The elements that each element of a reduction of windows combines."""
+    row: int = node.attributes.get("row", 1)
+    return prod(node.attributes.get("window_dimensions", (row,)))
+
+
+def _combining(node: Node) -> float:
+    """The clock cycles in which a reduction combines two elements."""
+    return _CYCLES.get(str(node.attributes.get("reducer")).rpartition(".")[2], _OTHERS)
 
 
 def gained(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:

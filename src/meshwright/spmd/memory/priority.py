@@ -20,7 +20,7 @@ from meshwright.spmd.memory.fixed_orders import rows_of
 from meshwright.spmd.memory.fusion import disturbs, in_place_operand
 from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
-from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of
+from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of, window_of
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.normalizations import hold_rows, joins_rows
 
@@ -205,9 +205,8 @@ def _share(node: Node, operand: Node) -> float:
     """How often each element of an operand is read."""
     if node.op in ("slice", "dynamic_slice", "broadcast_in_dim", "gather"):
         return node.avals[0].size / max(1, operand.avals[0].size)
-    if node.op == "reduce_window" and operand.shape and "window_dimensions" in node.attributes:
-        window: int = math.prod(node.attributes["window_dimensions"])
-        return window * node.avals[0].size / max(1, operand.avals[0].size)
+    if node.op == "reduce_window" and operand.shape:
+        return window_of(node) * node.avals[0].size / max(1, operand.avals[0].size)
     return 1.0
 
 
