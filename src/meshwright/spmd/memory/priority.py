@@ -203,6 +203,8 @@ def _profiled(kernel: Kernel) -> Profile:
 
 def _share(node: Node, operand: Node) -> float:
     """How often each element of an operand is read."""
+    if node.op == "gather" and operand is not node.operands[0]:
+        return 1.0
     if node.op in ("slice", "dynamic_slice", "broadcast_in_dim", "gather"):
         return node.avals[0].size / max(1, operand.avals[0].size)
     if node.op == "reduce_window" and operand.shape:
