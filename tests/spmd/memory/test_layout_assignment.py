@@ -297,3 +297,25 @@ def test_arrays_without_elements(shape):
     plan = planned(empty, array(*shape))
     assert all(sorted(order) == list(range(len(order))) for order in plan.orders.values())
     assert reshaped(shape, (1, 0), (2, 0, 4)) == (2, 1, 0)
+
+
+def test_vectors_stay_along_the_lanes_in_bodies_of_loops():
+    """As compiled, 2.3 MiB for two arrays of 0.2, whose dimension of 8 is padded to 128."""
+
+    def shots(x, sources):
+        def step(c, v):
+            return mnp.sin(c) + mnp.pad(v[:, None, None], ((0, 0), (2, 45), (2, 45))), None
+
+        return lax.scan(step, x, sources)[0]
+
+    args = array(8, 48, 48), array(5, 8)
+    memory = predict(mw.jit(shots).trace(*args).jaxpr, MESH, compiler=V5E)
+    assert memory.temp_bytes == pytest.approx(2.25 * 2**20, rel=0.1)
+
+
+def test_columns_are_padded_in_their_order():
+    column = Node("parameter", (), (ShapedArray((64, 1), np.float32),))
+    zero = Node("constant", (), (ShapedArray((), np.float32),), {"value": 0.0})
+    padded = Node("pad", (column, zero), (ShapedArray((64, 300), np.float32),))
+    assert carried(padded, 0, (0, 1)) == (0, 1)
+    assert carried(padded, 1, ()) is None

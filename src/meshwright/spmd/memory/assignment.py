@@ -3,10 +3,11 @@
 XLA pads the two fastest dimensions of an array to whole tiles, so that the order decides the size. :func:`assign` plans
 it. Some operations have orders of their own, or need their operands in some (``fixed_orders``): batched products and
 convolutions come first, then other products, then a program's parameters, then sums of rows, then results, then
-gathered rows, sorts and kernels that are loops, then parameters of bodies. What several gathers read, in whole or a
-single position each, comes before parameters. From each of them its order spreads, to operands and to users, through
-operations that take any order (``order_rules``). Where two orders meet, the operand is copied; also that of a reshape,
-which reads elements as they follow each other in its result. What no order reaches has the one with the least padding.
+gathered rows, sorts and kernels that are loops, then, in bodies, vectors that are made columns, and the parameters.
+What several gathers read, in whole or a single position each, comes before parameters. From each of them its order
+spreads, to operands and to users, through operations that take any order (``order_rules``). Where two orders meet, the
+operand is copied; also that of a reshape, which reads elements as they follow each other in its result. What no order
+reaches has the one with the least padding.
 Bodies of loops are planned before what is around them, which gives them the orders that they want; but arguments, and
 what another loop has stacked, are read in the order that they have, also in parts.
 Based on XLA's ``LayoutAssignment``. The precedence was derived from programs that libtpu 0.0.42 compiled.
@@ -149,6 +150,8 @@ class _Assigner:
         self._choose_products([node for members in products for node in members])
         self._choose_rows(rows)
         self.last = True
+        if self.body:
+            self._choose_columns()
         self._choose_parameters()
         self._take_from_bodies()
         for i, x in enumerate(self.graph.results):
@@ -225,6 +228,13 @@ class _Assigner:
                     reached[user] = its
                     queue.append(user)
         return [(x, reached[x]) for x in self.graph.results if x in reached]
+
+    def _choose_columns(self) -> None:
+        """The orders of vectors that get dimensions of one element: elements are along the lanes, as they were."""
+        for node in self.nodes:
+            if node.op == "reshape" and len(node.operands[0].shape) == 1 < len(node.shape):
+                if max(node.shape) == node.avals[0].size > 1:
+                    self._spread_from(node, carried(node, 0, (0,)))
 
     def _choose_parameters(self) -> None:
         """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""

@@ -27,8 +27,8 @@ class Compiler:
     ``in_place``: an all-reduce aliases its operand.
     ``depth_first``: a value is computed just before its first use, not as early as possible.
     ``in_parts``: an all-to-all has one operand and result per device. ``calls``: calls marked as such stay calls.
-    ``windows``: large reductions are first done in windows. ``without_products``: outer and inner products are computed
-    elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
+    ``windows``: large reductions are first done in windows. ``copies_transposed``: results computed in another layout
+    are copied if there are several.
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``columns``: a vector in a product is a matrix of one column.
     ``joins_factors``: of two known factors, their product is one. ``moves_late``: reshapes and transposes come after
@@ -68,7 +68,6 @@ class Compiler:
     in_parts: bool = False
     calls: bool = False
     windows: bool = False
-    without_products: bool = False
     copies_transposed: bool = False
     sums_vectors: bool = False
     columns: bool = False
@@ -109,7 +108,6 @@ CPU = Compiler(
     in_parts=True,
     calls=True,
     windows=True,
-    without_products=True,
     copies_transposed=True,
     columns=True,
     joins_factors=True,
@@ -141,7 +139,6 @@ CUDA = Compiler(
     counts_live=True,
 )
 TPU = Compiler(
-    without_products=True,
     sums_vectors=True,
     narrow=True,
     by_bytes=True,

@@ -42,10 +42,10 @@ def gathered(
     if compiler.tiles:
         places = _with_each_number(make, places, [x.shape[d] for d in batched])
         return make("gather", (x, places), aval, {**given, "batched": True})
-    if not compiler.rows_of_places:
-        return None
     if batched:
-        places = _with_numbers(make, places, len(batched), compiler.tiles)
+        places = _with_numbers(make, places, len(batched), flat=False)
+    if not compiler.rows_of_places:
+        return make("gather", (x, places), aval, {**given, "batched": True}) if batched else None
     window, outer = _apart(aval.ndim, lists.get("offset_dims", ()))
     shape = [tuple(aval.shape[d] for d in dims) for dims in (outer, window)]
     rows = aval.update(shape=(math.prod(shape[0]), *map(int, given["slice_sizes"])))

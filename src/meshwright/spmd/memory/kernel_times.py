@@ -13,7 +13,7 @@ from math import isqrt, prod
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 
-#: clock cycles of operations on an element, of sums of one, and of operations that are not listed
+#: clock cycles of operations on an element, and of operations that are not listed
 _CYCLES = {
     "add": 7,
     "atan2": 431,
@@ -26,7 +26,6 @@ _CYCLES = {
     "log_plus_one": 229,
     "logistic": 108,
     "power": 510,
-    "reduce": 7,
     "rsqrt": 75,
     "sine": 958,
     "sqrt": 75,
@@ -41,12 +40,11 @@ _CYCLE, LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
 #: sizes of arrays that caches hold, and how many times as fast they are as main memory
 _CACHES = (33 * 2**20, 20.0), (50 * 2**20, 2.5)
 #: units of the chip, each of which runs a block at a time, and blocks whose reads fill the bandwidth of main memory
-_UNITS, _FILLING = 132, 105.7
+_UNITS, _FILLING = 132, 52.9
 #: threads of a block, from how many elements on a thread computes several, and how many
 _THREADS, _SEVERAL_FROM, _SEVERAL = 128, 270_336, 4
-#: columns that a block sums up, as the time of its reads and that of its arithmetic have it, and the most rows and
-#: columns of sums that are not made in two steps
-_TILE, _WIDE_TILE, _ROWS, _COLUMNS = 32, 64, 4096, 16_384
+#: columns that a block sums up, and the most rows and columns of sums that are not made in two steps
+_TILE, _ROWS, _COLUMNS = 64, 4096, 16_384
 #: bytes that main memory sends together; elements of a side of a tile that is transposed, and of smaller ones' area
 _TOGETHER, _SIDE, _AREA = 64, 16, 64 * 128
 
@@ -58,8 +56,8 @@ class Reads:
     ``cycles`` are those of its arithmetic. ``times`` says how often each element of an operand is read on average.
     ``places`` are the operations at whose indices an operand is read, and ``shares`` how often these are computed.
     ``moved`` is the time of its reads, and ``alone`` its time if nothing more is fused. ``blocks`` is the number of
-    blocks of threads that read, ``computing`` the number of those that compute. ``turns``: neighbours in memory are not
-    read together, as the last dimension of something becomes another one; ``tiled``: they are, in tiles.
+    blocks of threads. ``turns``: neighbours in memory are not read together, as the last dimension of something becomes
+    another one; ``tiled``: they are, in tiles.
     """
 
     cycles: float
@@ -69,7 +67,6 @@ class Reads:
     moved: float
     alone: float
     blocks: int
-    computing: int
     turns: bool
     tiled: bool
 
@@ -89,11 +86,10 @@ def reads_of(
     """
     turning = [in_tiles(node) for node in computed if turns(node)]
     tiled = any(turning) and sums is None
-    blocks = _blocks_of_sums(sums, _TILE) if sums is not None else _blocks(root)
-    computing = _blocks_of_sums(sums, _WIDE_TILE) if sums is not None else blocks
+    blocks = _blocks_of_sums(sums) if sums is not None else _blocks(root)
     moved = _moved(times, blocks, bool(turning) and not tiled)
-    alone = _time(cycles, moved, _size(root), computing)
-    return Reads(cycles, times, places, shares, moved, alone, blocks, computing, bool(turning), tiled)
+    alone = _time(cycles, moved, _size(root), blocks)
+    return Reads(cycles, times, places, shares, moved, alone, blocks, bool(turning), tiled)
 
 
 def turns(node: Node) -> bool:
@@ -134,7 +130,7 @@ def _blocks(root: Node) -> int:
     return max(-(-size // (_THREADS * (_SEVERAL if size >= _SEVERAL_FROM else 1))), 1)
 
 
-def _blocks_of_sums(sums: Node, tile: int) -> int:
+def _blocks_of_sums(sums: Node) -> int:
     """The number of blocks of a reduction.
 
     A reduction of very many elements is made in two steps of about as many elements each. Then the first step has more
@@ -145,7 +141,7 @@ def _blocks_of_sums(sums: Node, tile: int) -> int:
     if len(shape) - 1 in dims:
         return kept if summed <= _COLUMNS else kept * isqrt(summed)
     columns = max(prod(shape[max(dims) + 1 :]), 1)
-    tiles = kept // columns * -(-columns // tile)
+    tiles = kept // columns * -(-columns // _TILE)
     return max(tiles if summed <= _ROWS else tiles * isqrt(summed), 1)
 
 
@@ -157,12 +153,25 @@ def cycles(node: Node) -> float:
         apart = d and any(x.shape[d] % _WARP for x in node.operands)
         return size * (_JOINED_APART if apart else _JOINED)
     if node.op == "reduce":
-        size = node.operands[0].avals[0].size
-    elif node.special:
+        return node.operands[0].avals[0].size * _combining(node)
+    if node.op == "reduce_window":
+        return size * (window_of(node) - 1) * _combining(node)
+    if node.special:
         return size * _SPECIAL
     elif not node.elementwise:
         return 0
     return size * _CYCLES.get(node.op, _OTHERS)
+
+
+def window_of(node: Node) -> int:
+    """The elements that each element of a reduction of windows combines."""
+    row: int = node.attributes.get("row", 1)
+    return prod(node.attributes.get("window_dimensions", (row,)))
+
+
+def _combining(node: Node) -> float:
+    """The clock cycles in which a reduction combines two elements."""
+    return _CYCLES.get(str(node.attributes.get("reducer")).rpartition(".")[2], _OTHERS)
 
 
 def gained(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:
@@ -186,7 +195,7 @@ def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float
                 total -= sum(reads.shares[place] for place in reads.places[node] if place in places)
             moved -= _from(node, before, blocks, apart)
         moved += _from(node, total, blocks, apart)
-    return _time(inside.cycles * times + reads.cycles, moved, _size(user.root), reads.computing)
+    return _time(inside.cycles * times + reads.cycles, moved, _size(user.root), reads.blocks)
 
 
 def _from(node: Node, times: float, blocks: int, apart: bool) -> float:

@@ -81,7 +81,8 @@ def carried(node: Node, i: int, order: Order) -> Order | None:
         return tuple(left.index(d) for d in order if d in left) if len(left) == len(node.shape) else None
     if node.op == "concatenate" and x.avals[0].size < max(y.avals[0].size for y in node.operands):
         return None  # the largest part decides
-    return order if _keeps(node, x) and _tells(x.shape, order, node.shape) else None
+    # a row or a column is padded in its order
+    return order if _keeps(node, x) and (node.op == "pad" or _tells(x.shape, order, node.shape)) else None
 
 
 def wanted(node: Node, i: int, order: Order) -> Order | None:

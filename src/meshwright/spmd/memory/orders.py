@@ -58,7 +58,7 @@ def ordered(
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
-        return _cumulative(make, operands, aval, given, compiler.row)
+        return _cumulative(make, operands, aval, given, compiler)
     if op == "gather":
         return gathered(make, operands, aval, given, compiler)
     if op == "scatter" and len(operands) == 3:
@@ -100,15 +100,14 @@ def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
 def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler) -> Node:
     lb, rb, lc, rc = _dot_dimensions(given["dot_dimension_numbers"])
     lhs, rhs = operands
-    simple = _without_product(make, operands, aval, (lb, rb, lc, rc))
-    if simple is not None and compiler.without_products:
-        return simple
     # CPUs leave algorithms out, and TPUs round operands wherever they are (``memory/halves.py``).
     algorithm = str(given.get("algorithm", "")) if compiler.narrow and not compiler.tiles else ""
-    if compiler.sums_vectors:
-        summed = _vector_product(make, _rounded(make, operands, algorithm), aval, (lb, rb, lc, rc))
-        if summed is not None:
-            return summed
+    factors = _rounded(make, operands, algorithm)
+    simple = _without_product(make, factors, aval, (lb, rb, lc, rc))
+    if simple is None and compiler.sums_vectors:
+        simple = _vector_product(make, factors, aval, (lb, rb, lc, rc))
+    if simple is not None:
+        return simple
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     columns, merged = compiler.columns, compiler.either_order
@@ -286,25 +285,28 @@ def _in_windows(make: Make, operands: Sequence[Node], aval: ShapedArray, given: 
 
 
 def _cumulative(
-    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], row: int
+    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler
 ) -> Node | None:
     """A cumulative operation is computed in rows. The ends of the rows are accumulated in the same way."""
     window = given.get("window_dimensions", ())
     wide = [d for d, size in enumerate(window) if size != 1]
-    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or aval.shape[wide[0]] <= row:
+    if len(wide) != 1 or len(operands) != 2 or not compiler.row < window[wide[0]] == aval.shape[wide[0]]:
         return None
+    x, start = operands
+    if compiler.either_order:  # the dimensions stay in their order
+        return _in_rows(make, x, start, compiler.row, wide[0])
     order = list(range(aval.ndim))
     order[wide[0]], order[-1] = order[-1], order[wide[0]]
-    x, start = operands
-    return permuted(make, _in_rows(make, permuted(make, x, order), start, row), order)
+    rows = _in_rows(make, permuted(make, x, order), start, compiler.row, aval.ndim - 1)
+    return permuted(make, rows, order)
 
 
-def _in_rows(make: Make, x: Node, start: Node, row: int) -> Node:
-    """A cumulative operation along the last dimension. If there are few elements, it is one window."""
-    *outer, n = x.shape
+def _in_rows(make: Make, x: Node, start: Node, row: int, d: int) -> Node:
+    """A cumulative operation along dimension ``d``. If there are few elements, it is one window."""
+    n = x.shape[d]
 
     def as_type(*shape: int) -> ShapedArray:
-        return x.avals[0].update(shape=(*outer, *shape))
+        return x.avals[0].update(shape=(*x.shape[:d], *shape, *x.shape[d + 1 :]))
 
     def window(x: Node, aval: ShapedArray) -> Node:
         return make("reduce_window", (x, start), aval, {"row": min(n, row)})
@@ -316,8 +318,8 @@ def _in_rows(make: Make, x: Node, start: Node, row: int) -> Node:
     filled = make("pad", (x, start), as_type(rows * row), {"row": row})
     sums = window(make("reshape", (filled,), as_type(rows, row), {}), as_type(rows, row))
     ends = make("slice", (sums,), as_type(rows, 1), {"row": row})
-    before = _in_rows(make, make("reshape", (ends,), as_type(rows), {}), start, row)
-    spread = {"broadcast_dimensions": tuple(range(len(outer) + 1))}
+    before = _in_rows(make, make("reshape", (ends,), as_type(rows), {}), start, row, d)
+    spread = {"broadcast_dimensions": tuple(i + (i > d) for i in range(len(x.shape)))}
     added = make("broadcast_in_dim", (before,), as_type(rows, row), spread)
     whole = make("reshape", (make("add", (sums, added), as_type(rows, row), {}),), as_type(rows * row), {})
     return make("slice", (whole,), as_type(n), {"row": row})

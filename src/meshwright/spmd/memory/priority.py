@@ -20,7 +20,7 @@ from meshwright.spmd.memory.fixed_orders import rows_of
 from meshwright.spmd.memory.fusion import disturbs, in_place_operand
 from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
-from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of
+from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of, window_of
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.normalizations import hold_rows, joins_rows
 
@@ -158,7 +158,7 @@ class Profile:
     def reads(self) -> Reads:
         """What the time model of GPUs needs to know."""
         clock = sum(share * cycles(node) for node, share in self.each)
-        sums = next((node for node, _ in self.each if _sums_many(node)), None)
+        sums = self.root if _sums_in_blocks(self.root) else None
         return reads_of(
             self.root, clock, self.shares, self.places, self.computed, sums, (node for node, _ in self.each)
         )
@@ -203,11 +203,12 @@ def _profiled(kernel: Kernel) -> Profile:
 
 def _share(node: Node, operand: Node) -> float:
     """How often each element of an operand is read."""
+    if node.op == "gather" and operand is not node.operands[0]:
+        return 1.0
     if node.op in ("slice", "dynamic_slice", "broadcast_in_dim", "gather"):
         return node.avals[0].size / max(1, operand.avals[0].size)
-    if node.op == "reduce_window" and operand.shape and "window_dimensions" in node.attributes:
-        window: int = math.prod(node.attributes["window_dimensions"])
-        return window * node.avals[0].size / max(1, operand.avals[0].size)
+    if node.op == "reduce_window" and operand.shape:
+        return window_of(node) * node.avals[0].size / max(1, operand.avals[0].size)
     return 1.0
 
 
@@ -236,7 +237,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
         return True
     if producer.root.op == "reduce" and not compiler.into_products:
-        return not _sums_many(producer.root) or _sums_few(producer.root)
+        return True
     added = all(user.root.op == "scatter" for user in producer.users)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products and not added else ()))
     return (
@@ -248,7 +249,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
 
 def _sums_once(user: Kernel, producer: Kernel) -> bool:
     """Whether the fused kernel would have at most one reduction of many elements, which is not inside another loop."""
-    if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
+    if _sums_in_blocks(producer.root) and not _sums_in_blocks(user.root):
         return False
     return not all(
         any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer)
@@ -258,6 +259,11 @@ def _sums_once(user: Kernel, producer: Kernel) -> bool:
 def _sums_many(reduction: Node) -> bool:
     """Whether a node is a reduction of many elements. A kernel computes only one of them."""
     return reduction.op == "reduce" and reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
+
+
+def _sums_in_blocks(node: Node) -> bool:
+    """Whether a node is a reduction whose elements are each computed by several threads."""
+    return node.op == "reduce" and not _sums_few(node)
 
 
 def _sums_few(reduction: Node) -> bool:
