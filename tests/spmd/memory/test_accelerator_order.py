@@ -27,13 +27,13 @@ def memory(fun, specs, out, *args):
 
 
 def test_kernels_that_only_write_results_run_last():
-    """Temporaries take 105 MiB: two gathered arrays wait until all are gathered. One after the other they took 80."""
+    """Temporaries take 101 MiB: two gathered arrays wait until all are gathered. One after the other they took 80."""
 
     def f(a, b, c):
         return mnp.sin(a).T, mnp.sin(b).T, mnp.sin(c).T, (mnp.cos(a) @ mnp.cos(a).T).sum()
 
     found = memory(f, (P("d"),) * 3, P(), array(8192, 1024), array(8192, 1280), array(8192, 1536))
-    assert found.temp_bytes / MIB == pytest.approx(105, rel=0.1)
+    assert found.temp_bytes / MIB == pytest.approx(101, rel=0.1)
 
 
 def test_kernels_that_read_the_same_array_run_as_one():
