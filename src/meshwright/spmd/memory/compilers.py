@@ -16,7 +16,7 @@ _SELECTED = 75
 
 @dataclass(frozen=True)
 class Compiler:
-    """The behavior of XLA's compiler for a platform; ``chip`` is the one compiled for.
+    """The behavior of XLA's compiler for a ``platform``, for which ops are emitted; ``chip`` is the one compiled for.
 
     ``narrow``: 16-bit products and sums are computed as given, not in 32 bits with conversions.
     ``by_bytes``: priority fusion: a producer (even a reduction or an expensive function) is fused into all of its users
@@ -57,6 +57,7 @@ class Compiler:
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
     """
 
+    platform: str = "cpu"
     chip: str = ""
     narrow: bool = False
     by_bytes: bool = False
@@ -116,6 +117,7 @@ CPU = Compiler(
     tables=True,
 )
 CUDA = Compiler(
+    platform="cuda",
     narrow=True,
     by_bytes=True,
     keeps_rows=True,
@@ -139,6 +141,7 @@ CUDA = Compiler(
     counts_live=True,
 )
 TPU = Compiler(
+    platform="tpu",
     sums_vectors=True,
     narrow=True,
     by_bytes=True,

@@ -44,8 +44,7 @@ class Recorder(Interpreter[Node]):
 
     def __init__(self, mesh: AbstractMesh, compiler: Compiler = CPU) -> None:
         self.mesh, self.compiler = mesh, compiler
-        # On GPUs, libraries do what LAPACK does, with as much memory.
-        self.platform = "tpu" if compiler.tiles else "cpu"
+        self.platform = compiler.platform
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
         self.annotations: Any = None  # a device's program states no shardings
