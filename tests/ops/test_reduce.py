@@ -6,12 +6,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_checks import check_batch, check_grad, check_value, values
 
+import meshwright as mw
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ops.reduce import reductions as R
@@ -124,6 +126,29 @@ def test_any_axes(data):
     check_value(lambda x: R.reduce_prod(x, axes), lambda x: jnp.prod(x, axes), x, tol=1e-6)
     if 0 not in shape:
         check_value(lambda x: R.reduce_max(x, axes), lambda x: jnp.max(x, axes), x)
+
+
+@pytest.mark.parametrize("n", [2, 16, 17])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int8, np.uint32, np.bool_])
+def test_positions_among_few_and_many(n, dtype):
+    """Values and positions are reduced together up to 16: ties, infinities, NaN and zeros of both signs."""
+    rng = np.random.default_rng(n)
+    x = rng.choice([0, 1, 2, 3], (40, n)) if np.dtype(dtype).kind in "ub" else rng.choice([-1, -0.0, 0, 2], (40, n))
+    if np.dtype(dtype).kind not in "iub":
+        x[10:, ::2] = rng.choice([-np.inf, np.inf, np.nan, 2], (30, (n + 1) // 2))
+        x[20:25] = -np.inf
+        x[25:30] = np.nan
+    for ours, theirs in ((R.argmax, jnp.argmax), (R.argmin, jnp.argmin)):
+        check_value(lambda x, f=ours: f(x, 1), lambda x, f=theirs: f(x, 1), x.astype(dtype))
+        check_value(lambda x, f=ours: f(x, 0), lambda x, f=theirs: f(x, 0), x.astype(dtype).T.copy())
+
+
+@pytest.mark.parametrize(("platform", "n", "reductions"), [("cpu", 16, 1), ("cpu", 17, 2), ("tpu", 17, 1)])
+def test_positions_are_reduced_with_their_values(platform, n, reductions):
+    mesh = mw.AbstractMesh((1,), ("x",))
+    fun = mw.jit(lambda x: R.argmax(x, 1))
+    text = str(fun.lower(mw.ShapeDtypeStruct((3, n), np.float32)).partition(mesh).module(platform))
+    assert text.count("stablehlo.reduce(") == reductions
 
 
 def test_empty():
