@@ -349,6 +349,14 @@ class RankedWithKeys(Ranked):
     pass
 
 
+class RankedTuple(collections.namedtuple("RankedTuple", "points weights")):
+    name = "cloud"
+
+    def __new__(cls, points, weights=None, name=""):
+        assert points.ndim > 0
+        return super().__new__(cls, points, weights)
+
+
 mw.register_pytree_node(Ranked, lambda r: ((r.points, r.weights), r.name), lambda name, xs: Ranked(*xs, name))
 mw.tree_util.register_pytree_with_keys(
     RankedWithKeys,
@@ -373,7 +381,7 @@ RETURNING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys])
+@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys, RankedTuple])
 @pytest.mark.parametrize("weights", [None, 0])
 @pytest.mark.parametrize("name", RETURNING)
 def test_classes_that_look_at_their_children_are_returned(name, weights, kind):
@@ -383,11 +391,35 @@ def test_classes_that_look_at_their_children_are_returned(name, weights, kind):
     assert (found.weights is None) == (weights is None)
 
 
-@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys])
+@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys, RankedTuple])
 def test_outlines_have_the_paths_of_such_classes(kind):
     tree = {"a": [kind(mnp.ones(2), (1, 2)), None], "b": kind(mnp.ones(3), kind(mnp.ones(1)))}
     outline = pytree.outline(pytree.structure(tree))
     assert pytree.paths(outline) == pytree.paths(tree) and len(pytree.leaves(outline)) == 5
+    assert pytree.leaves_with_path(outline)[0][0] == pytree.leaves_with_path(tree)[0][0]
     assert pytree.broadcast_prefix({"a": 1, "b": 2}, outline, "prefix") == [1, 1, 1, 2, 2]
-    with pytest.raises(errors.ArgumentError, match="prefix must be a tree prefix"):
-        pytree.broadcast_prefix({"a": 1, "b": kind(mnp.ones(1), 3)}, outline, "prefix")
+    assert pytree.broadcast_prefix({"a": 1, "b": kind(x := mnp.ones(1), 3)}, outline, "prefix") == [1, 1, 1, x, 3]
+    for other in (kind(mnp.ones(1)), kind(mnp.ones(1), [2, 3]), (1, 2), Ranked(mnp.ones(1), 2, "other")):
+        with pytest.raises(errors.ArgumentError, match="prefix must be a tree prefix"):
+            pytree.broadcast_prefix({"a": 1, "b": other}, outline, "prefix")
+
+
+@pytest.mark.parametrize("kind", [Ranked, RankedWithKeys, RankedTuple])
+def test_such_classes_are_cotangents_of_backward_rules(kind):
+    @mw.custom_vjp
+    def sines(tree):
+        return mw.tree.map(mnp.sin, tree)
+
+    def backward(tree, cts):
+        return ({"a": mw.tree.map(lambda x, ct: 2 * ct * mnp.cos(x), tree["a"], cts["a"]), "b": None},)
+
+    sines.defvjp(lambda tree: (sines(tree), tree), backward)
+    x = mnp.linspace(0.0, 1.0, 3)
+    found = mw.jit(mw.grad(lambda t: sum(map(mnp.sum, mw.tree.leaves(sines(t))))))({"a": kind(x, x), "b": [x]})
+    assert type(found["a"]) is kind and not found["b"][0].any()
+    np.testing.assert_allclose(found["a"].weights, 2 * np.cos(x), rtol=1e-6)
+
+
+def test_scans_return_pairs_that_look_at_their_children():
+    carry, ys = mw.lax.scan(lambda c, x: RankedTuple(c + x, x), mnp.zeros(2), mnp.ones((3, 2)))
+    assert carry.tolist() == [3.0, 3.0] and ys.shape == (3, 2)

@@ -39,7 +39,7 @@ from meshwright.ops.reduce.associative import AssociativeScan, body_of, prefixes
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.transforms.vmap import vmap
-from meshwright.transforms.wrapped import is_pair, require_callable
+from meshwright.transforms.wrapped import require_callable
 
 _MISSING: Any = object()
 
@@ -307,8 +307,8 @@ def _trace_scan(
     """The body traced at types of slices of ``xs``, and the structure and types of the carry it returns."""
     avals = [*(typeof(x) for x in pytree.leaves(init)), *slices]
     body = trace_body(f, pytree.structure((init, xs)), avals, what)
-    children = body.out_tree.children()
-    if not is_pair(pytree.outline(body.out_tree)) or len(children) != 2:
+    kind, children = body.out_tree.type, body.out_tree.children()
+    if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise ArgumentTypeError(
             f"scan: {described(f)} must return a pair (carry, y), it returned {pytree.show(body.out_tree)}; return "
             "(carry, None) if there is nothing to stack"

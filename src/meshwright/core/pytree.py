@@ -362,7 +362,7 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any],
     """
     entries, want = flatten(prefix, is_leaf)
     try:
-        parts = want.flatten_up_to(tree)
+        parts = pytree_outline.parts(want, tree)
     except ValueError:
         got = structure(tree)
         raise ArgumentError(
