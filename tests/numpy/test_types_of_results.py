@@ -175,3 +175,18 @@ def test_bits_are_as_wide_as_integers_may_be() -> None:
         with mw.enable_x64(wide), jax.enable_x64(wide):
             got, want = (m.random.bits(m.random.key(3), (4,)) for m in (mw, jax))
             assert got.dtype == dtype and got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float16", "int32"])
+def test_products_of_python_numbers_have_the_types_that_are_asked_for(dtype):
+    for lib, np_, found in ((mw, mnp, got := []), (jax, jnp, want := [])):
+        row = np_.broadcast_to(1.0, (3,))
+        for f, args in (
+            *((f, args) for f in (np_.dot, np_.inner) for args in ((2.0, 3.0), (2, 3), (2.0, row), (row, row))),
+            *((f, (row, row)) for f in (np_.vdot, np_.matmul)),
+            (np_.tensordot, (row, row, 1)),
+            (lambda *xs, f=np_.einsum, **kw: f("i,j", *xs, **kw), (row, row)),
+        ):
+            out = f(*args, preferred_element_type=dtype)
+            found.append((out.dtype, lib.typeof(out).weak_type, out.tolist()))
+    assert got == want

@@ -55,7 +55,9 @@ def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, prefer
             return dot_general(convert(x, wanted), convert(y, wanted), dims, precision)
         out = dot_general(convert(x, dtypes.int32), convert(y, dtypes.int32), dims, precision)
         return ne(out, np.int32(0))
-    return dot_general(x, y, dims, precision, preferred)
+    out = dot_general(x, y, dims, precision, preferred)
+    aval = typeof(out)
+    return convert(out, aval.dtype) if aval.weak_type and preferred is not None else out
 
 
 def matmul(
