@@ -68,6 +68,9 @@ def test_bincount() -> None:
     assert_same(mnp.bincount(INTS, minlength=12), np.bincount(INTS, minlength=12).astype(np.int32))
     with pytest.raises(ConcretizationTypeError, match="length="):
         mw.jit(mnp.bincount)(INTS)
+    few = np.array([0, 1, 0, 0]), np.array([True, False, True, False])
+    assert mnp.bincount(*few).tolist() == mw.jit(lambda *xs: mnp.bincount(*xs, length=2))(*few).tolist() == [2, 0]
+    assert np.bincount(*few).tolist() == [2, 0] and mnp.bincount(*few).dtype == np.int32
 
 
 # --- sets ---------------------------------------------------------------------------------------------------

@@ -190,3 +190,10 @@ def test_products_of_python_numbers_have_the_types_that_are_asked_for(dtype):
             out = f(*args, preferred_element_type=dtype)
             found.append((out.dtype, lib.typeof(out).weak_type, out.tolist()))
     assert got == want
+
+
+def test_what_is_chosen_is_strongly_typed():
+    for which in (1, np.array([0, 1])):
+        (ours, theirs) = (np_.choose(which, [1.0, 2], mode="clip") for np_ in (mnp, jnp))
+        assert mw.typeof(ours).weak_type is jax.typeof(theirs).weak_type is False
+        assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist()

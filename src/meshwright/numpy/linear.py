@@ -29,7 +29,7 @@ from meshwright.numpy.promotion import (
     strong_array,
 )
 from meshwright.numpy.ranges import diagonal
-from meshwright.numpy.reductions import sum
+from meshwright.numpy.reductions import strong, sum
 from meshwright.ops.elementwise.table import convert, mul, ne
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.rearrange import squeeze, transpose
@@ -56,8 +56,7 @@ def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, prefer
         out = dot_general(convert(x, dtypes.int32), convert(y, dtypes.int32), dims, precision)
         return ne(out, np.int32(0))
     out = dot_general(x, y, dims, precision, preferred)
-    aval = typeof(out)
-    return convert(out, aval.dtype) if aval.weak_type and preferred is not None else out
+    return out if preferred is None else strong(out, typeof(out).dtype)
 
 
 def matmul(

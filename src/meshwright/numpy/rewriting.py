@@ -27,7 +27,8 @@ from meshwright.numpy.manipulation import (
     ravel,
     reshape,
 )
-from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like, strong_array
+from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like
+from meshwright.numpy.reductions import strong
 from meshwright.numpy.repeating import repeat
 from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
 from meshwright.numpy.sorting import argsort, sort
@@ -371,7 +372,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     result = cases[0]
     for i, case in enumerate(cases[1:], 1):
         result = where(which == i, case, result)
-    return strong_array(result)
+    return strong(result, typeof(result).dtype)
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:

@@ -257,6 +257,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         value = concrete(x, "bincount", "pass length=")
         length = max(max(int(value.max()), 0) + 1 if value.size else 0, minlength)
     w = np.asarray(1, dtypes.default_int()) if weights is None else as_operand(weights, "bincount")
+    if dtypes.is_bool(typeof(w).dtype):  # they are counted; in their own type, they would be added as `or`
+        w = convert(w, dtypes.default_int())
     return _counted(as_positions(x), w, static_int(length, "bincount", "length"))
 
 
