@@ -209,3 +209,51 @@ def test_two_layouts_of_what_is_made_of_whole_arrays():
     part = mw.jit(of_two, in_shardings=(whole, rows, whole), out_shardings=(rows, whole)).lower(*args).partition()
     assert part.bytes_sent == 0
     part.verify(*args)
+
+
+def test_collectives_of_whole_values_are_sent_once():
+    """In a manual region, what a collective of the user makes is cut or gathered, not sent again in another layout."""
+    mesh = mw.AbstractMesh((2, 4), ("m", "x"))
+
+    def body(w, b):
+        y = lax.psum(mw.with_sharding_constraint(w, NamedSharding(mesh, P())), "m")
+        return y * b, mnp.sort(y, 1)
+
+    specs = (P("m"), P("m"))
+    f = mw.shard_map(body, mesh=mesh, in_specs=specs, out_specs=specs, axis_names={"m"}, check_vma=False)
+    cut, whole = NamedSharding(mesh, P("m", "x")), NamedSharding(mesh, P("m"))
+    args = [np.random.default_rng(n).normal(size=(16, 8)).astype(np.float32) for n in range(2)]
+    part = mw.jit(f, in_shardings=(whole, cut), out_shardings=(cut, whole)).lower(*args).partition()
+    assert [e.op.name for e in part.jaxpr.jaxpr.eqns].count("psum") == 1
+    part.verify(*args)
+
+
+@pytest.mark.parametrize(
+    "moved", [lambda y: mnp.roll(y, 2, 0), lambda y: mnp.cumsum(y, 0), lambda y: mnp.diff(y, axis=0, prepend=0)]
+)
+def test_rows_of_whole_arrays_that_are_moved_are_sent(moved):
+    """What needs its neighbours' rows would be computed whole by every device: of a large array, that takes longer."""
+    mesh = mw.AbstractMesh((8,), ("x",), machine="v5e:2x4")
+    rows, whole, x = (
+        NamedSharding(mesh, P("x")),
+        NamedSharding(mesh, P()),
+        mw.ShapeDtypeStruct((2048, 2048), np.float32),
+    )
+    f = mw.jit(lambda w, b: moved(mnp.tanh(w)) * b, in_shardings=(whole, rows), out_shardings=rows)
+    part = f.lower(x, x).partition()
+    assert part.bytes_sent > 0
+    assert all(v.aval.size < x.size for e in part.jaxpr.jaxpr.eqns for v in e.outvars)
+
+
+def test_what_is_made_of_whole_arrays_is_whole_in_branches():
+    mesh = mw.AbstractMesh((8,), ("x",))
+    rows, whole, x = NamedSharding(mesh, P("x")), NamedSharding(mesh, P()), mw.ShapeDtypeStruct((64, 64), np.float32)
+
+    def f(t, a, b):
+        first = lax.cond(t > 0, lambda a, b: (b * 2 - 1) * a, lambda a, b: mnp.exp(-a * a) + b, a, b)
+        y = mnp.where(first > 0, first + 1, first)
+        return mnp.tanh(y), lax.cond(t > 0, lambda u, v: mnp.where(v > 0, v + 1, v) * u, lambda u, v: u + v, first, y)
+
+    args = mw.ShapeDtypeStruct((), np.float32), x, x
+    part = mw.jit(f, in_shardings=whole, out_shardings=(rows, whole)).lower(*args).partition()
+    assert part.bytes_sent == 0

@@ -150,7 +150,7 @@ def _uncut(scope: Scope, atom: Atom, layout: Layout) -> Layout:
     Branches that need larger tiles then send nothing, and the others slice the value themselves.
     """
     value = scope.local.value(atom)
-    known = [] if value.is_remade else [lo for lo in value.layouts if not lo.partial]
+    known = [] if value.is_of_numbers else [lo for lo in value.layouts if not lo.partial]
     return next((lo for lo in known if not value.cost(lo, layout, scope.mesh)), layout)
 
 

@@ -17,6 +17,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, run_passes
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.elementwise.table import add, sub
 from meshwright.ops.sharding.constraint import ShardingConstraint
@@ -41,13 +42,17 @@ from meshwright.spmd.rules import eqn_rule, rule_of
 def recipe(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> Recipe | None:
     """How every device computes any tile of an equation's result from constants and values that all devices have whole,
     for instance ``arange(n) * t``; None if that takes more, or is not cheap."""
-    simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
+    op = eqn.op
+    simple = len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs and not isinstance(op, Collective)
     if not simple or not all(v.is_remade or v.is_everywhere for v in values):
         return None
-    kinds = (PARALLEL, WINDOW) if all(v.is_remade or not v.aval.ndim for v in values) else (PARALLEL,)
+    of_numbers = all(v.is_of_numbers or not v.aval.ndim for v in values)
+    # What shifts or adds up rows would be computed whole, and of arrays that is more than sending a few rows.
+    kinds = (PARALLEL, WINDOW) if of_numbers else (PARALLEL,)
     if any(f.kind not in kinds for f in rule.factors):
         return None
-    made = Recipe(eqn, rule, 1 + sum(v.recipe.equations for v in values if v.recipe), all(v.is_fixed for v in values))
+    equations = 1 + sum(v.recipe.equations for v in values if v.recipe)
+    made = Recipe(eqn, rule, equations, all(v.is_fixed for v in values), of_numbers)
     return made if made.fixed or (eqn.outvars[0].aval.ndim and made.equations <= MOST_REMADE) else None
 
 

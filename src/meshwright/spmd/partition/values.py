@@ -38,14 +38,15 @@ MOST_REMADE = 12
 class Recipe(NamedTuple):
     """The equation that computes a value that every device can compute any tile of, with its rule.
 
-    ``equations`` is how many compute it, this one among them. ``fixed``: it is made of constants alone,
-    not also of numbers that are known when the program runs.
+    ``equations`` is how many compute it, this one among them. ``fixed``: it is made of constants alone, and
+    ``of_numbers``: of constants and numbers, not of other arrays that are known when the program runs.
     """
 
     eqn: JaxprEqn
     rule: ShardingRule
     equations: int
     fixed: bool
+    of_numbers: bool
 
 
 class Use(NamedTuple):
@@ -86,6 +87,11 @@ class PartitionedValue:
     def is_fixed(self) -> bool:
         """Whether the value is made of constants alone."""
         return self.constant or (self.recipe is not None and self.recipe.fixed)
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether the value is made of constants and numbers, not of other arrays."""
+        return self.constant or (self.recipe is not None and self.recipe.of_numbers)
 
     @property
     def is_everywhere(self) -> bool:
