@@ -35,6 +35,8 @@ LESS_PARALLEL = 0.25
 #: assignments whose work differs by no more than this are equally parallel: tiles of some are less even, which the
 #: price of the largest one accounts for
 UNEVEN = 1.25
+#: how many times the bytes of a value computed again go through memory: it is read where it comes from, and written
+_MADE = 2
 #: costs that differ by a smaller fraction are equal
 ROUNDING = 1e-9
 
@@ -232,7 +234,8 @@ def _bring(
     that use the operand; with ``together``, that of another reshard among those of the same form.
     """
     if operand.remade:
-        return 0, 0.0
+        again = operand.of_arrays and layout not in operand.versions
+        return 0, _MADE * prices(mesh).memory * _local_bytes(operand.aval, layout, mesh) if again else 0.0
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):
         if version.partial and set(version.partial) <= set(operand.own) and not layout.axes_used & set(operand.own):

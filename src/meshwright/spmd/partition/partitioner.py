@@ -253,8 +253,9 @@ class Partitioner:
         uses, target = max(1, self.uses[atom]), self.propagation.target(atom)
         alike = self.alike[_form(eqn, n, self.propagation)] if uses > 1 else 1
         own = self.own.axes.get(atom, ())
-        zero, alike = number == 0, max(1, alike)
-        return Operand(value.aval, value.layouts, uses, target, value.is_remade, zero, value.runs, alike, own)
+        zero, alike, remade = number == 0, max(1, alike), value.is_remade
+        of_arrays = remade and not value.is_of_numbers
+        return Operand(value.aval, value.layouts, uses, target, remade, zero, value.runs, alike, own, of_arrays)
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue], choice: Choice) -> None:
         """Record operands that the op's rule forces to be gathered."""

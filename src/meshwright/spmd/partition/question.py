@@ -15,7 +15,8 @@ from meshwright.spmd.strategy import Strategy
 class Operand(NamedTuple):
     """An operand: its type, the layouts it is available in, its number of uses, and its target layout.
 
-    ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
+    ``remade``: every device can compute any tile of it; ``of_arrays``: from arrays, so that this takes memory traffic.
+    ``zero``: all elements are 0.
     ``runs``: how many runs of the equation it stays the same for, so that it may be resharded once for all of them.
     ``alike``: how many equations of the same form read it, which will probably ask for the same layout of it.
     ``own``: the axes over which its sums need not be completed, as its readers read what each device has itself.
@@ -30,6 +31,7 @@ class Operand(NamedTuple):
     runs: int = 1
     alike: int = 1
     own: Axes = ()
+    of_arrays: bool = False
 
 
 @dataclass(frozen=True)
