@@ -124,7 +124,7 @@ def test_trees_that_take_nothing_but_arrays(logged):
 
     f = mw.jit(lambda box: box.value * 2)
     f(Boxed(X))
-    assert logged(lambda: f(Boxed(mnp.ones(3))))[0].endswith("leaf 0: float32[4] → float32[3]")
+    assert logged(lambda: f(Boxed(mnp.ones(3))))[0].endswith("box[<flat index 0>]: float32[4] → float32[3]")
 
 
 def test_nothing_is_logged_otherwise(caplog):

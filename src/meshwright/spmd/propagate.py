@@ -197,7 +197,8 @@ class _Propagator:
         """Fix what regions read of inputs that are whole. A part of it can be taken anywhere, and is taken once for a
         loop; from parts, the rest would have to be gathered."""
         for eqn, atoms in zip(self.eqns, self.atoms):
-            if isinstance(eqn.op, RegionOp) and len(atoms) == 2 and atoms[0].aval.shape == atoms[1].aval.shape:
+            is_tie = isinstance(eqn.op, RegionOp) and not eqn.op.kept_whole
+            if is_tie and len(atoms) == 2 and atoms[0].aval.shape == atoms[1].aval.shape:
                 outside = self.result.placements.get(atoms[0])  # type: ignore[arg-type]
                 if outside is not None and all(outside.fixed) and not any(outside.dims) and not outside.barred:
                     self.result.placements[atoms[1]] = outside  # type: ignore[index]
