@@ -150,8 +150,8 @@ def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
 
 
 def _exchanged(part: Partition) -> Iterator[tuple[Turn, int]]:
-    """The axes along a dimension whose tiles are exchanged for parts of another one and back, on each other dimension
-    that is whole, and the bytes of the result on a device: what follows may take it as it is before it is sent back."""
+    """The axes along a dimension whose tiles are exchanged for parts of another one and back, on that one, and the
+    bytes of the result on a device: what follows may take it as it is before it is sent back."""
     propagation = part.propagation
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         exchanged = {n for n, factor in enumerate(rule.factors) if factor.passes == EXCHANGED}
@@ -160,9 +160,10 @@ def _exchanged(part: Partition) -> Iterator[tuple[Turn, int]]:
         out = eqn.outvars[0]
         dims = propagation.layout(out).dims
         axes = next((axes for axes, factors in zip(dims, rule.results[0]) if exchanged & set(factors)), ())
-        for dim in reversed(range(out.aval.ndim)) if axes else ():
-            if not dims[dim] and out.aval.shape[dim] >= part.mesh.sizes(axes):
-                yield Turn(rule, axes, 0, dim, moves=True), out.aval.nbytes // part.mesh.size
+        whole = (d for d, n in enumerate(out.aval.shape) if not dims[d] and n >= part.mesh.sizes(axes))
+        dim = max(whole, default=None) if axes else None
+        if dim is not None:
+            yield Turn(rule, axes, 0, dim, moves=True), out.aval.nbytes // part.mesh.size
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:
