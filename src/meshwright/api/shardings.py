@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeGuard, TypeVar, cast
 
 from meshwright.core import pytree
@@ -18,6 +19,7 @@ from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import FOREIGN
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.region_axes import Pieces, region_over
 from meshwright.sharding import (
     AbstractMesh,
     AnyMesh,
@@ -34,6 +36,7 @@ from meshwright.sharding import (
 from meshwright.sharding.auto import AutoSharding
 from meshwright.sharding.format import Format
 from meshwright.sharding.kinds import LogicalDevice, Places, reordered
+from meshwright.sharding.refinement import Refinement, common_refinement
 
 _S = TypeVar("_S")
 
@@ -175,12 +178,13 @@ def placed(program: Program) -> Program:
     if not isinstance(place, (Mesh, AbstractMesh)):
         return replace(program, place=place)
     # Collectives in a region name the axes of its mesh; shardings over other meshes can be expressed over it.
-    regions = (e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap))
+    regions = [e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap)]
     mesh = next((m for m in regions if isinstance(m, type(place))), place)
-    mesh = _seen_outside(program, mesh)
+    refined = _refined([mesh, *regions])
+    mesh = _seen_outside(program, mesh if refined is None else refined.mesh)
     return replace(
         program,
-        jaxpr=jaxpr_over(program.jaxpr, mesh),
+        jaxpr=jaxpr_over(program.jaxpr, mesh, pieces={} if refined is None else refined.pieces),
         arguments=tuple(replace(a, sharding=_end_over(a.sharding, mesh)) for a in program.arguments),
         out_shardings=tuple(
             _of_type(a, mesh) if s is None else _end_over(s, mesh)
@@ -188,6 +192,16 @@ def placed(program: Program) -> Program:
         ),
         place=mesh,
     )
+
+
+def _refined(meshes: Sequence[AnyMesh]) -> Refinement | None:
+    """The mesh for regions over several meshes; None if they are all over one, or there is no such mesh."""
+    several: list[AnyMesh] = []
+    for mesh in map(_untyped, meshes):
+        if not any(_same(mesh, other) or is_on_other_machine(mesh, other) for other in several):
+            several.append(mesh)
+    explicit = any(AxisType.Explicit in mesh.axis_types for mesh in meshes)  # types of values name their axes
+    return None if len(several) < 2 or explicit else common_refinement(several)
 
 
 def _of_arguments(arguments: Sequence[Argument]) -> list[tuple[str, Sharding | None]]:
@@ -258,8 +272,8 @@ def _join(a: Place, b: Place) -> Place | None:
         return max(a, b, key=lambda mesh: mesh.axis_types.count(AxisType.Explicit))
     meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
     if len(meshes) == 2:
-        if AbstractMesh in (type(a), type(b)):
-            return next((m for m in meshes if isinstance(m, Mesh)), None) if _alike(a, b) else None
+        if isinstance(a, Mesh) != isinstance(b, Mesh):
+            return next(m for m in meshes if isinstance(m, Mesh)) if _alike(a, b) else None
         return common_mesh(meshes)
     if len(meshes) == 1 and isinstance(meshes[0], Mesh) and meshes[0].size == 1:
         device = b if meshes[0] is a else a
@@ -348,8 +362,14 @@ def program_on(program: Program, mesh: AnyMesh, over_it: Callable[[Any, AnyMesh]
     )  # fmt: skip
 
 
-def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh, over_it: Callable[[Any, AnyMesh], Any] = over_mesh) -> ClosedJaxpr:
-    """A program with its constraints over ``mesh``, if some are over other meshes.
+def jaxpr_over(
+    jaxpr: ClosedJaxpr,
+    mesh: AnyMesh,
+    over_it: Callable[[Any, AnyMesh], Any] = over_mesh,
+    pieces: Mapping[AnyMesh, Pieces] = MappingProxyType({}),
+) -> ClosedJaxpr:
+    """A program with its constraints over ``mesh``, if some are over other meshes; its manual regions, too, if
+    ``pieces`` says which axes of ``mesh`` theirs are.
 
     Raises:
       MeshError: a manual region over another mesh has collectives that name axes ``mesh`` does not have.
@@ -363,15 +383,18 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh, over_it: Callable[[Any, AnyMes
             if is_on_other_machine(_untyped(op.mesh), _untyped(mesh)):  # regions in regions type some axes as manual
                 typed = mesh.update_axis_types(dict(zip(mesh.axis_names, op.mesh.axis_types)))
                 return eqn.replace(op=replace(op, mesh=typed, jaxpr=jaxpr_over(op.jaxpr, mesh)))
-            if not _same(op.mesh, mesh):
+            if _same(op.mesh, mesh):
+                return eqn
+            own = next((axes for other, axes in pieces.items() if _same(op.mesh, other)), None)
+            if own is None:
                 raise MeshError(
                     f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "
                     "others; use one mesh for both"
                 )
-            return eqn
+            return eqn.replace(op=region_over(op, mesh, own, over_it))
         if isinstance(op, ShardingConstraint):
             return eqn.replace(op=replace(op, sharding=over_it(op.sharding, mesh)))
-        return in_regions(eqn, lambda region: jaxpr_over(region, mesh, over_it))
+        return in_regions(eqn, lambda region: jaxpr_over(region, mesh, over_it, pieces))
 
     return replaced(inline_calls(jaxpr, is_inlined), moved)
 

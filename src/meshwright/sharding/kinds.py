@@ -9,13 +9,13 @@ together depends on their devices and not on mesh objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.records import dataclass
-from meshwright.sharding.abstract_mesh import AbstractMesh
+from meshwright.sharding.abstract_mesh import AbstractMesh, AnyMachine
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, order_on
@@ -31,8 +31,8 @@ Back = Callable[[NamedSharding, tuple[int, ...]], Sharding]
 class MeshOf(Mesh):
     """The mesh behind a sharding that has none; ``back`` converts shardings over it to the user's kind."""
 
-    def __init__(self, devices: Any, axis_names: Sequence[str], back: Back) -> None:
-        super().__init__(devices, axis_names)
+    def __init__(self, devices: Any, axis_names: Sequence[str], back: Back, *, machine: AnyMachine = None) -> None:
+        super().__init__(devices, axis_names, machine=machine)
         self.back = back
 
     def __eq__(self, other: object) -> bool:
@@ -42,7 +42,7 @@ class MeshOf(Mesh):
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MeshOf, (self.devices, self.axis_names, self.back)
+        return partial(MeshOf, machine=self.machine), (self.devices, self.axis_names, self.back)
 
 
 def in_users_kind(sharding: Sharding, shape: Sequence[int]) -> Sharding:
