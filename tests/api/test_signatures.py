@@ -81,7 +81,7 @@ def test_what_has_no_choice_is_refused():
         lambda: mw.lax.linalg.schur(x, sort_eig_vals=True),
         lambda: mw.lax.linalg.tridiagonal_solve(x[0], x[0], x[0], x, perturb_singular=True),
         lambda: mw.devices("tpu"),
-        lambda: mw.jit(lambda v: v).lower(x, lowering_platforms=("tpu",)),
+        lambda: mw.jit(lambda v: v, backend="tpu")(x),
     ):
         with pytest.raises((mw.errors.ArgumentError, mw.errors.DeviceError), match=r"leave it out|not supported"):
             call()

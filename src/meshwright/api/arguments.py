@@ -8,13 +8,16 @@ from typing import Any
 
 from meshwright.api.references import Ref
 from meshwright.core.avals import ShapedArray
-from meshwright.core.expected import from_front
+from meshwright.core.config import config, platform_named
+from meshwright.core.expected import as_tuple, from_front
 from meshwright.core.signature import parameters_of
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, UnexpectedTracerError
 from meshwright.ir.tracing import Tracer, check_alive, typeof
 from meshwright.runtime.array import Array
-from meshwright.runtime.devices import require_backend
+
+#: the platforms for which programs can be lowered
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 # --- options that name arguments ----------------------------------------------------------------------------
@@ -31,14 +34,17 @@ def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
     return words  # type: ignore[return-value]
 
 
-def require_platforms(platforms: Sequence[str] | None) -> None:
-    """Raise unless ``lowering_platforms`` is None or names the current platform.
+def lowering_platforms(given: Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """The platforms to lower for, as users name them; without any, the current one.
 
     Raises:
-      ArgumentError: another platform; names both.
+      ArgumentError: one is not known; says which are.
     """
-    for platform in platforms or ():
-        require_backend(platform, "lower: lowering_platforms")
+    named = () if given is None else as_tuple(what, "a sequence of names", given)
+    platforms = tuple(dict.fromkeys(map(platform_named, named))) or (config.platform,)
+    if unknown := [p for p in platforms if p not in (*_PLATFORMS, config.platform)]:
+        raise ArgumentError(f"{what} has {', '.join(map(repr, unknown))}; name some of {', '.join(_PLATFORMS)}")
+    return platforms
 
 
 def both_ways(

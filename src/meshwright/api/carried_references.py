@@ -89,11 +89,11 @@ def _closing(f: Callable[..., Any], whole: Callable[[Any], Any]) -> Callable[...
 
 # --- branches -----------------------------------------------------------------------------------------------
 def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
-    """Allow the functions of ``branches(what, index, functions, names, operands)`` to use references."""
+    """Allow the functions of ``branches(what, index, functions, names, operands, ...)`` to use references."""
 
     @wraps(branches)
     def wrapped(
-        what: str, index: Any, functions: Sequence[Any], names: Sequence[str], operands: tuple[Any, ...]
+        what: str, index: Any, functions: Sequence[Any], names: Sequence[str], operands: tuple[Any, ...], *rest: Any
     ) -> Any:
         split = apart(operands)
         if split is not None:
@@ -101,10 +101,10 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
 
         def run(refs: tuple[Ref, ...]) -> Any:
             if not refs:
-                return branches(what, index, functions, names, operands)
+                return branches(what, index, functions, names, operands, *rest)
             written = Written()
             apart = [bringing(f, refs, written) for f in functions]
-            values, out = branches(what, index, apart, names, (_values(refs), *operands))
+            values, out = branches(what, index, apart, names, (_values(refs), *operands), *rest)
             _replace(refs, values, written)
             return out
 

@@ -30,7 +30,8 @@ from meshwright.core.static import static_index
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, ShapeError, ShardingTypeError
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.cond import Cond, Platforms
+from meshwright.ops.control.platform import PlatformIndex
 from meshwright.ops.control.scan import Scan
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.clamp import clamp
@@ -126,9 +127,29 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     return _branches("switch", number, branches, [f"branch {i}" for i in range(len(branches))], operands)
 
 
+def by_platform(functions: Sequence[Callable[..., Any]], platforms: Platforms, operands: tuple[Any, ...]) -> Any:
+    """The function for the platform, applied to operands; ``platforms`` names those of each function.
+
+    Raises:
+      ArgumentError: none is for the platform, where that is known already.
+      ArgumentTypeError, ShapeError: the functions return different structures or types.
+    """
+    index = PlatformIndex(platforms).bind()
+    known = known_value(index)
+    if known is not None:
+        return functions[int(known)](*operands)
+    names = [f"function for {' and '.join(p) if p else 'other platforms'}" for p in platforms]
+    return _branches("platform_dependent", index, functions, names, operands, platforms)
+
+
 @in_branches
 def _branches(
-    what: str, index: Any, functions: Sequence[Callable[..., Any]], names: Sequence[str], operands: tuple[Any, ...]
+    what: str,
+    index: Any,
+    functions: Sequence[Callable[..., Any]],
+    names: Sequence[str],
+    operands: tuple[Any, ...],
+    platforms: Platforms | None = None,
 ) -> Any:
     leaves, in_tree = pytree.flatten(operands)
     avals = [typeof(x) for x in leaves]
@@ -141,7 +162,7 @@ def _branches(
     for name, body in zip(full_names, bodies):
         _check_branch(what, full_names[main], first, name, body)
     jaxprs, consts = share_constants(bodies)
-    return pytree.unflatten(first.out_tree, Cond(tuple(jaxprs)).bind(index, *consts, *leaves))
+    return pytree.unflatten(first.out_tree, Cond(tuple(jaxprs), platforms).bind(index, *consts, *leaves))
 
 
 _REMEDIES = {"dtypes": "; convert one with .astype", "shardings": "; bring one to the other's with reshard"}

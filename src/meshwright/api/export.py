@@ -7,6 +7,7 @@ describes its trees. The interface follows ``jax.export``.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshwright.api.arguments import bad_argument
+from meshwright.api.arguments import bad_argument, lowering_platforms
 from meshwright.api.binding import on_mesh
 from meshwright.api.jit import JitFunction, jit
 from meshwright.api.load import ImportedProgram, load
@@ -45,7 +46,7 @@ from meshwright.runtime.devices import default_device, devices
 from meshwright.sharding import Mesh, Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import named_to_hlo
-from meshwright.stablehlo.hlo import portable_artifact
+from meshwright.stablehlo.hlo import module_text, portable_artifact
 from meshwright.transforms.autodiff import vjp
 
 symbolic: Any = LateModule("meshwright.api.symbolic")
@@ -54,7 +55,6 @@ _MAGIC = b"meshwright.export\n"
 _FORMAT = 1
 #: JAX's names for the first and last version that can be read
 minimum_supported_calling_convention_version = maximum_supported_calling_convention_version = _FORMAT
-_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ class Exported:
     out_tree: Any
     platforms: tuple[str, ...]
     nr_devices: int
-    #: a StableHLO portable artifact
+    #: a StableHLO portable artifact, in the form for the first platform
     mlir_module_serialized: bytes = field(repr=False)
     disabled_safety_checks: tuple[DisabledSafetyCheck, ...] = ()
     #: the generators of the arguments, and of the results, that are random keys: in the artifact they are words
     in_keys: tuple[str | None, ...] = ()
     out_keys: tuple[str | None, ...] = ()
+    #: the artifacts for the other platforms, in their order, where they differ from that for the first
+    others: tuple[bytes, ...] = field(default=(), repr=False)
 
     #: programs with effects are not exported
     ordered_effects: ClassVar[tuple[Any, ...]] = ()
@@ -114,8 +116,9 @@ class Exported:
 
     @cached_property
     def program(self) -> ImportedProgram:
-        """The program, read from the artifact."""
-        return load(self.mlir_module_serialized)
+        """The program, read from the artifact for this platform if there is one."""
+        artifacts = dict(zip(self.platforms, (self.mlir_module_serialized, *self.others)))
+        return load(artifacts.get(default_device().platform, self.mlir_module_serialized))
 
     @property
     def in_avals(self) -> tuple[ShapedArray, ...]:
@@ -138,8 +141,9 @@ class Exported:
         return _as_hlo(self.program.out_shardings, self.program.out_avals)
 
     def mlir_module(self) -> str:
-        """The program as StableHLO text."""
-        return self.program.as_text("stablehlo")
+        """The program as StableHLO text, in the form for the first platform."""
+        program = load(self.mlir_module_serialized) if self.others else self.program
+        return module_text(program.lower().module_for(self.platforms[0]))
 
     def out_shardings_jax(self, mesh: Mesh) -> tuple[Sharding | None, ...]:
         """The shardings of the results over a mesh of this process."""
@@ -172,7 +176,9 @@ class Exported:
             head["keys"] = [self.in_keys, self.out_keys]
         if self.disabled_safety_checks:
             head["disabled"] = [str(check) for check in self.disabled_safety_checks]
-        artifact = self.mlir_module_serialized
+        if self.others:
+            head["sizes"] = [len(self.mlir_module_serialized), *map(len, self.others)]
+        artifact = b"".join((self.mlir_module_serialized, *self.others))
         return bytearray(_MAGIC + json.dumps({**head, "sha256": digest_of(head, artifact)}).encode() + b"\n" + artifact)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -294,14 +300,16 @@ def export(
     """A function that exports a jitted function at the types of its arguments.
 
     Args:
-      platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: the current platform.
+      platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: the current platform. The
+        program is written in the form of each.
       disabled_checks: with ``DisabledSafetyCheck.platform()``, it may be called on other platforms, where it may not
         compile. Custom calls are not checked in any case.
 
     Raises:
       ArgumentTypeError: ``fun_jit`` is not jitted.
       UnexportableError: (when called) it calls Python functions.
-      ArgumentError: an unknown platform, or (when called) a program that uses CPU kernels, for another platform.
+      ArgumentError: an unknown platform, or none for which the program has a function.
+      RuleError: (when called) the program has a kernel that a platform lacks.
 
     Example:
       >>> from meshwright import export
@@ -313,11 +321,7 @@ def export(
         fun_jit = jit(fun_jit)  # those of jax.numpy are jitted
     if not isinstance(fun_jit, JitFunction):
         raise ArgumentTypeError(f"export: expected a jitted function, got {fun_jit!r}; wrap it in jit")
-    where = tuple(platforms) if platforms is not None else (default_device().platform,)
-    if unknown := [p for p in where if p not in _PLATFORMS]:
-        raise ArgumentError(
-            f"export: platforms has {', '.join(map(repr, unknown))}; name some of {', '.join(_PLATFORMS)}"
-        )
+    where = lowering_platforms(platforms, "export: platforms")
 
     def exporting(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, SymbolicStruct) for x in pytree.leaves((args, kwargs))):
@@ -329,15 +333,18 @@ def export(
                 f"export: {program.name!r} calls a Python function (a callback, debug.print), which other processes do "
                 "not have: leave it out, or return what it needs"
             )
-        if set(where) - {"cpu"} and "lapack_" in lowered.as_text():
-            raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; pass platforms=['cpu']")
         count = program.mesh.size if program.mesh is not None else 1
-        artifact = portable_artifact(lowered.module)
+        artifact, *others = (portable_artifact(lowered.module_for(platform)) for platform in where)
         keys = _keys(program.jaxpr.in_avals), _keys(program.jaxpr.out_avals)
         trees, checks = (program.in_tree, program.out_tree), tuple(disabled_checks)
-        return Exported(program.name, *trees, where, count, artifact, checks, *keys)
+        return Exported(program.name, *trees, where, count, artifact, checks, *keys, _if_others(artifact, others))
 
     return exporting
+
+
+def _if_others(first: bytes, others: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The artifacts, or none if they are all the first."""
+    return tuple(others) if any(other != first for other in others) else ()
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
@@ -359,13 +366,15 @@ def deserialize(blob: bytes | bytearray) -> Exported:
             fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
             checks = tuple(map(DisabledSafetyCheck, header.get("disabled", ())))
             in_keys, out_keys = map(tuple, header.get("keys", ((), ())))
+            ends = [*itertools.accumulate(header.get("sizes", [len(artifact)]))]
+            artifact, *others = (artifact[i:j] for i, j in itertools.pairwise((0, *ends)))
     except ArgumentError:  # a class that this process has not registered
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise ImportProgramError(_not_read(data, head))
-    return Exported(*fields, artifact, checks, in_keys, out_keys)
+    return Exported(*fields, artifact, checks, in_keys, out_keys, tuple(others))
 
 
 def _not_read(data: bytes, head: bytes) -> str:

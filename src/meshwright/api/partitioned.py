@@ -80,8 +80,10 @@ __all__ = ["PartitionedProgram", "Verification", "warn_of_donations"]
 class PartitionedProgram(Stage):
     """The program that every device runs, with reports about it."""
 
-    def __init__(self, program: Program, part: Partition) -> None:
+    def __init__(self, program: Program, part: Partition, platform: str | None = None) -> None:
         assert program.mesh is not None
+        #: the only platform that the program is for, if it chooses by platform
+        self.platform = platform
         self.program = program
         self.name = program.name
         self.part = part

@@ -9,17 +9,20 @@ from typing import Any
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.shardings import over_mesh
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.expected import as_number
 from meshwright.core.key_types import is_key
 from meshwright.errors import MemoryLimitError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.program import Program
+from meshwright.ops.control.platform import depends_on_platform, on_platform
 from meshwright.ops.imported.imported_call import bind_imported
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.sharding import UNCONSTRAINED, AnyMesh, Layout, NamedSharding, PartitionSpec
+from meshwright.sharding import UNCONSTRAINED, AnyMesh, Layout, Mesh, NamedSharding, PartitionSpec
 from meshwright.spmd.driver import partition
+from meshwright.spmd.memory.compilers import platform_of
 from meshwright.spmd.memory.limits import does_not_fit, require_limit
 from meshwright.spmd.passes.holding_less import holding_less
 from meshwright.spmd.strategy import AS_WRITTEN, Strategy
@@ -47,6 +50,8 @@ def partition_program(
             "to jit, use arrays placed with device_put, set_mesh, or call .partition(mesh)"
         )
 
+    program, platform = program_on_platform(program, mesh)
+
     def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:
         over = (over_mesh(s, mesh) for s in shardings)
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
@@ -58,7 +63,7 @@ def partition_program(
 
         def partitioned(strategy: Strategy | None = None) -> PartitionedProgram:
             part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, strategy, program.called)
-            return PartitionedProgram(program, part)
+            return PartitionedProgram(program, part, platform)
 
         found = partitioned(strategy)
         if memory_limit is not None and found.peak_bytes > memory_limit:
@@ -67,6 +72,21 @@ def partition_program(
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     return found
+
+
+def program_on_platform(program: Program, mesh: AnyMesh) -> tuple[Program, str | None]:
+    """The program as it is on the platform of a mesh, and that platform if anything in it depends on it.
+
+    That is the platform of the mesh's machine, or of its devices, or the current one.
+    """
+    if not depends_on_platform(program.jaxpr):
+        return program, None
+    if mesh.abstract_mesh.machine is not None:
+        platform = platform_of(mesh.abstract_mesh)
+    else:
+        device = mesh.devices.flat[0] if isinstance(mesh, Mesh) else None
+        platform = getattr(device, "platform", config.platform)
+    return replace(program, jaxpr=on_platform(program.jaxpr, platform)), platform
 
 
 def _with_whole_keys(jaxpr: ClosedJaxpr, out_avals: Sequence[ShapedArray], mesh: AnyMesh) -> ClosedJaxpr:
@@ -102,7 +122,7 @@ def _holding_less(
     too."""
     part = found.part
     for jaxpr in holding_less(part.jaxpr, part.mesh, part.in_layouts):
-        yield PartitionedProgram(found.program, replace(part, jaxpr=jaxpr))
+        yield PartitionedProgram(found.program, replace(part, jaxpr=jaxpr), found.platform)
     if part.strategy != AS_WRITTEN:
         plain = partitioned(AS_WRITTEN)
         yield plain

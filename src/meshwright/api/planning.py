@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.api.partitioned import PartitionedProgram
-from meshwright.api.partitioning import partition_program
+from meshwright.api.partitioning import partition_program, program_on_platform
 from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -55,6 +55,7 @@ def choose_shardings(
     """
     start = time.perf_counter()
     concrete = {mesh.abstract_mesh: mesh for mesh in meshes}
+    program, _ = program_on_platform(program, meshes[0])
     with program.precision():
         jaxpr = on_words(program.jaxpr)
 

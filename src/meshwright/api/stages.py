@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.arguments import require_platforms
+from meshwright.api.arguments import lowering_platforms as platforms_of
 from meshwright.api.compiled import Compiled, single_device
 from meshwright.api.other_sizes import program_with_sizes_of
 from meshwright.api.pruning import pruned
@@ -33,6 +33,7 @@ from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
+from meshwright.ops.control.platform import on_platform
 from meshwright.ops.primitive import without_primitives
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
@@ -77,13 +78,14 @@ class Traced(Stage):
         lowering_platforms: Sequence[str] | None = None,
         compiler_options: Mapping[str, Any] | None = None,
     ) -> Lowered:
-        """Lower to StableHLO; ``compiler_options`` are XLA flags by name, in addition to those of ``jit``.
+        """Lower to StableHLO for the current platform, or for those of ``lowering_platforms`` (``"cpu"``, ``"cuda"``,
+        ``"rocm"``, ``"tpu"``); ``compiler_options`` are XLA flags by name, in addition to those of ``jit``.
 
         Raises:
-          ArgumentError: ``lowering_platforms`` names another platform than the current one.
+          ArgumentError: a platform is not known.
         """
-        require_platforms(lowering_platforms)
-        return Lowered(_with_options(self.program, compiler_options), self._bound)
+        platforms = () if lowering_platforms is None else platforms_of(lowering_platforms, "lower: lowering_platforms")
+        return Lowered(_with_options(self.program, compiler_options), self._bound, platforms)
 
     def __repr__(self) -> str:
         return f"Traced({self.fun_name!r}, {len(self.jaxpr.eqns)} eqns)"
@@ -98,18 +100,34 @@ class Traced(Stage):
 class Lowered(Stage):
     """The whole program, for all devices, before partitioning."""
 
-    def __init__(self, program: Program, bound: Bound | None = None) -> None:
+    def __init__(self, program: Program, bound: Bound | None = None, platforms: Sequence[str] = ()) -> None:
         self.program = placed(pruned(_of_ops(program)))
         self._bound = bound
+        #: those of which the module is written in the form; none: the current one
+        self.platforms = tuple(platforms)
         _warn_of_constants(self.program)
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules and executables belong to this process.
-        return {"program": self.program, "_bound": self._bound}
+        return {"program": self.program, "_bound": self._bound, "platforms": self.platforms}
 
     @cached_property
     def module(self) -> Any:
-        """The StableHLO module, with sharding annotations on parameters and results, and manual regions."""
+        """The StableHLO module, with sharding annotations on parameters and results, and manual regions.
+
+        Raises:
+          ArgumentError: the module differs between the platforms to lower for.
+        """
+        first, *others = map(self.module_for, self.platforms or (config.platform,))
+        if others and any(module_text(first) != module_text(other) for other in others):
+            raise ArgumentError(
+                f"lower: the modules of {self.program.name!r} for {', '.join(self.platforms)} differ; name one of them "
+                "in lowering_platforms, or export the program, which keeps a module for each"
+            )
+        return first
+
+    def module_for(self, platform: str) -> Any:
+        """The StableHLO module in the form for a platform."""
         program, mesh = self.program, self.program.mesh
         options = LoweringOptions(
             name=f"jit_{program.name}",
@@ -124,9 +142,10 @@ class Lowered(Stage):
             groups=Target.all_real(mesh.abstract_mesh).grid if mesh is not None else None,
             num_partitions=mesh.size if mesh is not None else 1,
             shardy=config.use_shardy_partitioner,
+            platform=platform,
         )
         with program.precision():
-            return lower_to_stablehlo(with_manual_regions(on_words(program.jaxpr)), options)
+            return lower_to_stablehlo(with_manual_regions(on_words(on_platform(program.jaxpr, platform))), options)
 
     @property
     def _outputs(self) -> Any:
@@ -201,9 +220,15 @@ class Lowered(Stage):
         ``jit``.
 
         Raises:
+          ArgumentError: the program was lowered for other platforms.
           CompileError: XLA rejected the program, or an option is unknown.
           MeshError: the program's mesh has no devices.
         """
+        if self.platforms and config.platform not in self.platforms:
+            raise ArgumentError(
+                f"compile: {self.program.name!r} was lowered for {', '.join(self.platforms)}, and this is "
+                f"{config.platform}; compile it for hardware that is not here with .partition(mesh).compile(target)"
+            )
         if not compiler_options:
             return self._compiled
         return Lowered(_with_options(self.program, compiler_options)).compile()

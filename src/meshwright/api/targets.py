@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from meshwright.errors import ArgumentError
 from meshwright.spmd.memory.compilers import compiler_for
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.predict import predict
@@ -30,6 +31,12 @@ def compile_for_target(
     """Compile a per-device program for a target; see :meth:`PartitionedProgram.compile`."""
     chosen = target(where).holding(part.num_devices)
     chosen.order_of(part.mesh)  # raises if the mesh does not fit, before anything is compiled
+    if part.platform not in (None, chosen.platform):
+        machine = chosen.machine.name
+        raise ArgumentError(
+            f"compile: {part.name!r} chooses what it computes by platform, and was partitioned for {part.platform}, "
+            f"not {chosen.platform}; partition it on the machine: .partition(mesh.abstract_mesh.on({machine!r}))"
+        )
     subject = Subject(
         part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,
         Prediction(memory_on(part, chosen), part.bytes_sent, _seconds(part, chosen)),

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.control_flow import by_platform
 from meshwright.api.jit import jit
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import config, platform_named
+from meshwright.core.config import platform_named
 from meshwright.core.expected import as_integer, as_integers
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.state import axis_size as _axis_size
@@ -319,7 +320,10 @@ def pswapaxes(x: Any, axis_name: str, axis: int, *, axis_index_groups: Sequence[
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:
-    """Apply to ``args`` the function given for the current platform (``cpu``, ...), or else ``default``.
+    """Apply to ``args`` the function given for the platform (``cpu``, ``cuda``, ``tpu``, ...), or else ``default``.
+
+    In traced functions, that is the platform for which the program is partitioned, compiled or exported. So all
+    functions are traced, and must return the same types.
 
     Raises:
       ArgumentError: neither is given.
@@ -328,12 +332,13 @@ def platform_dependent(
       >>> lax.platform_dependent(jnp.array([1, 2]), cpu=lambda x: x + 1, default=lambda x: x - 1).tolist()
       [2, 3]
     """
-    chosen = {platform_named(name): fun for name, fun in per_platform.items()}.get(config.platform, default)
-    if chosen is None:
-        raise ArgumentError(
-            f"platform_dependent: no function for {config.platform} among {sorted(per_platform)}, and no default"
-        )
-    return chosen(*args)
+    named = {platform_named(name): fun for name, fun in per_platform.items()}
+    if not named and default is not None:
+        return default(*args)
+    functions, platforms = list(named.values()), [(name,) for name in named]
+    if default is not None:
+        functions.append(default)
+    return by_platform(functions, (*platforms, *([None] if default is not None else [])), args)
 
 
 # --- functions as one -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.ops.control.markers import Named
+from meshwright.ops.control.platform import PlatformIndex
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.products.ragged import RaggedDot
 from meshwright.ops.reduce import cumulative as C
@@ -112,6 +113,7 @@ def _broadcasts() -> Iterator[Sample]:
     for shape, dim in (((7,), 0), ((5, 3), 0), ((5, 3), 1), ((6, 4), 1), ((1,), 0), ((0, 2), 0)):
         yield sample(Iota(I32, shape, dim), label=f"{'x'.join(map(str, shape))}_{dim}")
     yield sample(Iota(F32, (5, 3), 1), label="f32")
+    yield sample(PlatformIndex((("tpu",), ("cpu", "cuda"), None)), label="among_three")
 
 
 def _slices() -> Iterator[Sample]:

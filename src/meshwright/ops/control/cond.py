@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
-from meshwright.errors import DTypeError
+from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.contract import ArrayLike, Emitted
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, all_eqns, has_effects
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
@@ -29,6 +30,8 @@ from meshwright.ops.reduce.reductions import reduce_min, reduce_or
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 
 Branches = tuple[ClosedJaxpr, ...]
+#: the platforms that each branch is for; None: all others
+Platforms = tuple[tuple[str, ...] | None, ...]
 Dims = Sequence[int | None]
 
 
@@ -37,8 +40,14 @@ class Cond(ControlOp):
     """``branches[index](*operands)``; the index must be in range."""
 
     branches: Branches
+    #: for a choice by platform: those that each branch is for; the index is not used then
+    platforms: Platforms | None = None
     name: ClassVar[str] = "cond"
     chooses: ClassVar[bool] = True
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {n: x for n, x in super().params.items() if n != "platforms" or x is not None}
 
     def infer(self, index: ShapedArray, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         if index.shape != () or index.dtype != np.int32:
@@ -49,7 +58,14 @@ class Cond(ControlOp):
         return tuple(Body(b, len(b.in_avals), label=f"branch {n}") for n, b in enumerate(self.branches))
 
     def with_bodies(self, bodies: Sequence[Body]) -> Cond:
-        return Cond(tuple(b.jaxpr for b in bodies))
+        return replace(self, branches=tuple(b.jaxpr for b in bodies))
+
+    def on_platform(self, platform: str) -> Op:
+        if self.platforms is None:
+            return self
+        branch = self.branches[number_on(self.platforms, platform)]
+        index, inner = Var(ShapedArray((), np.dtype(np.int32))), branch.jaxpr
+        return Jit(f"on_{platform}", arranged(branch, [index, *inner.invars], inner.outvars))
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
@@ -57,13 +73,15 @@ class Cond(ControlOp):
             return tape.record(self, args)
         first, *rest = self.branches
         parts = t.derive(_split_branches, first, tuple(rest), tuple(known[1:]))
-        op = Cond(parts.known)
+        op = replace(self, branches=parts.known)
         needed = parts.known[0].out_avals or op.has_effects
         outs = op.bind(args[0], *pick(args[1:], known[1:])) if needed else []
         n = sum(parts.known_out)
         recorded: Sequence[Any] = ()
         if not all(parts.known_out):
-            recorded = tape.record(Cond(parts.unknown), [args[0], *outs[n:], *omit(args[1:], known[1:])])
+            recorded = tape.record(
+                replace(self, branches=parts.unknown), [args[0], *outs[n:], *omit(args[1:], known[1:])]
+            )
         return merge(parts.known_out, outs[:n], recorded)
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
@@ -72,7 +90,11 @@ class Cond(ControlOp):
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
         has_ct = _any(t.transpose(b, linear, nonzero)[1] for b in self.branches)
         branches = tuple(t.transpose(b, linear, nonzero, has_ct)[0] for b in self.branches)
-        outs = iter(Cond(branches).bind(index, *omit(operands, linear), *pick(cts, nonzero)) if any(has_ct) else ())
+        outs = iter(
+            replace(self, branches=branches).bind(index, *omit(operands, linear), *pick(cts, nonzero))
+            if any(has_ct)
+            else ()
+        )
         flags = iter(has_ct)
         in_cts = [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(operands, linear)]
         return [None, *in_cts]
@@ -84,14 +106,16 @@ class Cond(ControlOp):
         passed = self._passed_on()
         kept = [o for o, n in enumerate(passed) if n is None]
         if len(kept) < len(passed):
-            op = Cond(tuple(arranged(b, b.jaxpr.invars, [b.jaxpr.outvars[o] for o in kept]) for b in self.branches))
+            some_of = (arranged(b, b.jaxpr.invars, [b.jaxpr.outvars[o] for o in kept]) for b in self.branches)
+            op = replace(self, branches=tuple(some_of))
             some: tuple[Any, Any] = op.batch_call(t, axis, args, dims) if kept or op.has_effects else ([], [])
             chosen = zip(*some)
             every = [next(chosen) if n is None else (args[1 + n], dims[1 + n]) for n in passed]
             return [x for x, _ in every], [d for _, d in every]
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
         if any(map(has_checks, self.branches)):
-            op = Cond(tuple(t.derive(_where_taken, b, number) for number, b in enumerate(self.branches)))
+            own = (t.derive(_where_taken, b, number) for number, b in enumerate(self.branches))
+            op = replace(self, branches=tuple(own))
             return op._chosen_by_entry(t, axis, [args[0], *args], [dims[0], *dims])
         return self._chosen_by_entry(t, axis, args, dims)
 
@@ -114,6 +138,20 @@ class Cond(ControlOp):
     def emit(self, b: Builder, index: Emitted, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         regions = [b.jaxpr_region(branch, operands) for branch in self.branches]
         return b.op("stablehlo.case", [index], b.out_avals, regions=regions)
+
+
+def number_on(platforms: Platforms, platform: str) -> int:
+    """The number of the branch for a platform.
+
+    Raises:
+      ArgumentError: there is none.
+    """
+    others = next((n for n, names in enumerate(platforms) if names is None), None)
+    number = next((n for n, names in enumerate(platforms) if names is not None and platform in names), others)
+    if number is None:
+        there = ", ".join(name for names in platforms for name in names or ())
+        raise ArgumentError(f"platform_dependent: no function for {platform} among {there}, and no default; add one")
+    return number
 
 
 def _any(rows: Any) -> tuple[bool, ...]:
