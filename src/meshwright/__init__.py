@@ -271,6 +271,7 @@ _LATE_NAMES = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
     "Plan": "meshwright.api.planning",
     "PartitionedProgram": "meshwright.api.partitioned",
+    "__version_info__": "meshwright.version",
     "ds": "meshwright.numpy.windows",
     "manual_program": "meshwright.inspect.manual_code",
     "plan": "meshwright.api.plan",

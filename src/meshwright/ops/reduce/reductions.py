@@ -20,7 +20,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
-from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid, member
 from meshwright.ops.elementwise.table import add, convert, div, eq, gt, lt, mul, ne, or_, scalar_like, select
@@ -318,7 +318,7 @@ def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Seq
     def reduce(operand: Any, axes: Sequence[int]) -> Any:
         axes = _normal(operand, axes)
         if not axes:
-            op(axes).infer(typeof(operand))
+            infer_cached(op(axes), (typeof(operand),))  # the checks of all operands
             return operand
         return op(axes).bind(operand)
 

@@ -15,7 +15,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
 from meshwright.ir.reading import Reader, reads
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import infer_cached, typeof
 from meshwright.ops.shape.rearrange import Linear1, Moves, above, move_dim, reshape, transpose
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
@@ -217,7 +217,7 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     axes = static_indices(axes, "reduce_sum")
     op = ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes))
     if not axes:
-        op.infer(typeof(x))
+        infer_cached(op, (typeof(x),))  # the checks of all operands
         return x
     return op.bind(x)
 
