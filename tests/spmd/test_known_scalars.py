@@ -112,3 +112,21 @@ def test_what_is_not_chosen_need_not_be_known():
     assert jaxpr.eqns and not known_scalars(jaxpr).eqns
     chosen = known_scalars(mw.make_jaxpr(lambda n: lax.select_n(np.bool_(True), np.int32(3), n) + 4)(np.int32(1)))
     assert [e.op.name for e in chosen.eqns] == ["select_n", "add"]
+
+
+def test_branches_that_are_never_taken_go():
+    """Also where the branch that is taken returns the number of the next one, in a loop, and given a constant."""
+
+    def f(x, n):
+        first = lax.switch(n, [lambda: np.int32(2), lambda: np.int32(0)])
+        return lax.switch(first, [mnp.sin, mnp.cos, mnp.tanh], x)
+
+    x, one = np.ones(3, np.float32), np.int32(1)
+    closed = inline_calls(mw.make_jaxpr(lambda x: mw.jit(f)(x, one))(x))
+    assert [e.op.name for e in known_scalars(closed).eqns if e.op.name in ("cond", "sin", "cos", "tanh")] == ["sin"]
+    loop = inline_calls(
+        mw.make_jaxpr(lambda x: mw.jit(lambda x, n: lax.fori_loop(0, 3, lambda _, c: f(c, n), x))(x, one))(x)
+    )
+    text = str(known_scalars(loop))
+    assert "cond[" in str(loop) and "cond[" not in text and "= sin " in text and "= tanh " not in text
+    assert "cond[" in str(known_scalars(inline_calls(mw.make_jaxpr(f)(x, one))))  # not known

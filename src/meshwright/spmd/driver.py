@@ -52,7 +52,11 @@ SPACED_ROWS = Pass("spaced rows", spaced_rows, "A strided slice of a zero-padded
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Concatenated slices that wrap around an array's end become one window."
 )
-KNOWN_SCALARS = Pass("known scalars", known_scalars, "Integers that constants alone make become constants.")
+KNOWN_SCALARS = Pass(
+    "known scalars",
+    known_scalars,
+    "Integers that constants alone make become constants, and choices by them the branch that is taken.",
+)
 CUT_PADS = Pass("cut pads", cut_pads, "Padded arrays of whose sum only a part is needed are cut before they are added.")
 JOINED_PADS = Pass("joined pads", joined_pads, "Sums of zero-padded arrays that do not overlap become concatenations.")
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations move past elementwise ops and combine.")

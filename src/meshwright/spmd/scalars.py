@@ -1,4 +1,5 @@
-"""Integers that constants alone make become constants, so that numbers of iterations and positions are known.
+"""Integers that constants alone make become constants, so that numbers of iterations and positions are known; of
+several branches, the one that such a number chooses remains.
 
 JAX's tracing leaves such arithmetic in programs: the interpreter of Pallas' kernels multiplies the sizes of the grid,
 and positions are taken modulo the sizes of dimensions.
@@ -13,17 +14,20 @@ from types import MappingProxyType
 import numpy as np
 
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.passes import inline_calls, is_inlined
 from meshwright.ir.rewrite import in_regions, rebuilt, renamed
+from meshwright.ops.control.call import Jit
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.indexing.known_integers import KnownIntegers
 
 
 def known_scalars(jaxpr: ClosedJaxpr, given: Mapping[Var, np.ndarray] = MappingProxyType({})) -> ClosedJaxpr:
-    """The jaxpr with literals for integers and bools that constants alone make, also in its regions.
+    """The jaxpr with literals for integers and bools that constants alone make, also in its regions, and without
+    branches that are never taken.
 
     ``given`` are the known values of arguments.
     """
-    values = KnownIntegers(jaxpr, given)
+    values, chosen = KnownIntegers(jaxpr, given), False
     names: dict[Var, Literal] = {}
     eqns: list[JaxprEqn] = []
     for old in jaxpr.jaxpr.eqns:
@@ -31,11 +35,25 @@ def known_scalars(jaxpr: ClosedJaxpr, given: Mapping[Var, np.ndarray] = MappingP
         value = values.known(out) if out is not None and not out.aval.shape else None
         if out is not None and value is not None:
             names[out] = Literal(value[()], out.aval)
-        else:
-            eqns.append(_in_bodies(renamed(old, names), values))
+            continue
+        eqn = renamed(old, names)
+        branch = _taken(eqn, values)
+        chosen |= branch is not None
+        eqns.append(_in_bodies(eqn, values) if branch is None else branch)
     if len(eqns) == len(jaxpr.jaxpr.eqns) and all(a is b for a, b in zip(eqns, jaxpr.jaxpr.eqns)):
         return jaxpr
-    return jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
+    found = jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
+    # What a branch returns may be known, too.
+    return known_scalars(inline_calls(found, is_inlined), given) if chosen else found
+
+
+def _taken(eqn: JaxprEqn, values: KnownIntegers) -> JaxprEqn | None:
+    """A call of the branch that is taken; None if that is not known, or the equation does not choose."""
+    op = eqn.op
+    if not isinstance(op, ControlOp) or not op.chooses or (index := values.known(eqn.invars[0])) is None:
+        return None
+    branches = op.bodies()
+    return eqn.replace(op=Jit("branch", branches[int(index)].jaxpr), invars=eqn.invars[1:])
 
 
 def _in_bodies(eqn: JaxprEqn, values: KnownIntegers) -> JaxprEqn:

@@ -28,6 +28,7 @@ from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError, ShapeError
 from meshwright.interop.jax.derivatives import ByRules, of_operations
 from meshwright.interop.jax.lowering import Seen, lowering
+from meshwright.interop.jax.platforms import by_platform, lowered_for_platforms
 from meshwright.interop.jax.rules import (
     has_backward_rules,
     has_batching_rules,
@@ -346,7 +347,7 @@ class JaxFunction:
         """
         with lowering(_alone) as seen:
             if hasattr(self.function, "trace"):
-                lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
+                lowered = lowered_for_platforms(self.function.trace(*args, **kwargs))
             else:
                 lowered = self.function.lower(*args, **kwargs)
         return lowered, seen
@@ -412,6 +413,7 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels:
     functions = inner._lowering.compile_args.get("host_callbacks") or ()
     numbered = *functions, *reversed(kernels)  # kernels count from the end
     program = read_program(inner.as_text(debug_info=True), "<text>", numbered)
+    program = by_platform(program, getattr(inner._lowering, "_platforms", None) or ())
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
@@ -436,7 +438,7 @@ def of_exported(exported: Any) -> JaxProgram | JaxFunction:
         return JaxFunction(exported.call)
     if exported.calling_convention_version < 9 or any("_platform_index" in p for p in exported.platforms[1:]):
         raise ImportProgramError(f"from_jax: {exported.fun_name} is exported in a calling convention of older releases")
-    program = load(str(exported.mlir_module()))
+    program = by_platform(load(str(exported.mlir_module())), exported.platforms)
     kept = exported.module_kept_var_idx
     trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, kept, exported.out_avals)
     converted = JaxProgram(program, trees)

@@ -41,6 +41,12 @@ def has_rules_that_close_over_values(jaxpr: Any) -> bool:
     return any(eqn.params.get("num_consts") for eqn in _eqns(jaxpr) if eqn.primitive.name in _CLOSING)
 
 
+def platforms_asked(jaxpr: Any) -> set[str]:
+    """The platforms for which a jaxpr of JAX chooses functions of their own."""
+    chosen = (eqn.params["platforms"] for eqn in _eqns(jaxpr) if eqn.primitive.name == "platform_index")
+    return {name for platforms in chosen for names in platforms for name in names or ()}
+
+
 def _is_of_elsewhere(primitive: Any) -> bool:
     """Whether a primitive was defined outside of JAX, as in equinox and lineax; it then has rules of its own."""
     made_by = primitive.impl

@@ -18,10 +18,11 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import Emitted
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, all_eqns
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ops.control.cond import Cond, Platforms, number_on
+from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.sharding.rule import ShardingRule, make_rule
 
 
@@ -50,6 +51,9 @@ def on_platform(jaxpr: ClosedJaxpr, platform: str) -> ClosedJaxpr:
     """
 
     def taken(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+        if isinstance(eqn.op, PlatformIndex):
+            number = Literal(np.int32(number_on(eqn.op.platforms, platform)), eqn.outvars[0].aval)
+            return [eqn.replace(op=ConvertElementType(np.dtype(np.int32)), invars=[number])]
         op = eqn.op.on_platform(platform) if isinstance(eqn.op, Cond) else eqn.op
         return () if op is eqn.op else [eqn.replace(op=op)]
 
@@ -58,4 +62,12 @@ def on_platform(jaxpr: ClosedJaxpr, platform: str) -> ClosedJaxpr:
 
 def depends_on_platform(jaxpr: ClosedJaxpr) -> bool:
     """Whether a program chooses by platform."""
-    return any(isinstance(e.op, Cond) and e.op.platforms is not None for e in all_eqns(jaxpr.jaxpr))
+    ops = (e.op for e in all_eqns(jaxpr.jaxpr))
+    return any(isinstance(op, PlatformIndex) or (isinstance(op, Cond) and op.platforms is not None) for op in ops)
+
+
+def with_platform_index(jaxpr: ClosedJaxpr, platforms: Platforms) -> ClosedJaxpr:
+    """The program with the number of its platform in place of its first parameter."""
+    number, *parameters = jaxpr.jaxpr.invars
+    index = JaxprEqn(PlatformIndex(platforms), [], [number])
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(invars=parameters, eqns=[index, *jaxpr.eqns]))

@@ -13,6 +13,7 @@ from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ops.elementwise import table
+from meshwright.ops.elementwise.clamp import Clamp
 from meshwright.ops.elementwise.table import ConvertElementType, SelectN
 
 #: the maximum number of elements tracked for one array
@@ -23,6 +24,7 @@ _FUNCTIONS: dict[Op, Callable[..., Any]] = {
     table.max_: np.maximum, table.min_: np.minimum, table.lt: np.less, table.le: np.less_equal, table.gt: np.greater,
     table.ge: np.greater_equal, table.eq: np.equal, table.ne: np.not_equal, table.and_: np.bitwise_and,
     table.or_: np.bitwise_or, table.xor: np.bitwise_xor, table.not_: np.invert,
+    Clamp(): lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
 
 
