@@ -99,7 +99,7 @@ def test_results_are_shown_over_a_mesh_of_the_users():
 
 
 def test_collectives_are_sent_once_each():
-    wide, line = AbstractMesh((2, 4), ("a", "b")), AbstractMesh((8,), ("x",))
+    wide, line = GRIDS["wide"], GRIDS["line"]
     total = mw.shard_map(lambda x: lax.psum(x, "b"), mesh=wide, in_specs=P("a"), out_specs=P("a"), check_vma=False)
     split = mw.shard_map(lambda x: x * 2.0, mesh=line, in_specs=P("x"), out_specs=P("x"))
     part = mw.jit(lambda x: split(total(x))).lower(mw.ShapeDtypeStruct((64, 4), "float32")).partition()
@@ -142,3 +142,11 @@ def test_common_refinements(grids, shape):
     for mesh in meshes if found else ():
         for axis, pieces in found.pieces[mesh].items():
             assert np.prod([found.mesh.shape[p] for p in pieces]) == mesh.shape[axis]
+
+
+def test_meshes_without_devices_are_not_taken_for_the_same():
+    wide, line = AbstractMesh((2, 4), ("a", "b")), AbstractMesh((8,), ("x",))
+    one = mw.shard_map(lambda x: x * 2.0, mesh=wide, in_specs=P("a"), out_specs=P("a"))
+    two = mw.shard_map(lambda x: x * 2.0, mesh=line, in_specs=P("x"), out_specs=P("x"))
+    with pytest.raises(MeshError, match="different meshes"):
+        mw.jit(lambda x: two(one(x))).lower(mw.ShapeDtypeStruct((64, 4), "float32"))

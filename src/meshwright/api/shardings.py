@@ -272,8 +272,8 @@ def _join(a: Place, b: Place) -> Place | None:
         return max(a, b, key=lambda mesh: mesh.axis_types.count(AxisType.Explicit))
     meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
     if len(meshes) == 2:
-        if isinstance(a, Mesh) != isinstance(b, Mesh):
-            return next(m for m in meshes if isinstance(m, Mesh)) if _alike(a, b) else None
+        if AbstractMesh in (type(a), type(b)):
+            return next((m for m in meshes if isinstance(m, Mesh)), None) if _alike(a, b) else None
         return common_mesh(meshes)
     if len(meshes) == 1 and isinstance(meshes[0], Mesh) and meshes[0].size == 1:
         device = b if meshes[0] is a else a
