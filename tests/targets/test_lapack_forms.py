@@ -61,6 +61,52 @@ def test_eigh(dtype):
     np.testing.assert_allclose(a @ vectors, vectors * values[:, None], atol=1e-4)
 
 
+def _decomposed(a, full):
+    """NumPy's singular values, and how far a decomposition by the form for TPUs is from one, both of a scale of 1."""
+    u, s, vh = run(lambda a: linalg.svd(a, full_matrices=full), a)
+    k, most = s.shape[-1], max(np.abs(a).max(), 1e-37)
+    assert u.shape[-2:] == (a.shape[-2],) * 2 if full else u.shape[-2:] == (a.shape[-2], k)
+    off = [(u[..., :k] * s[..., None, :]) @ vh[..., :k, :] / most - a / most]
+    for basis in (u, vh.conj().swapaxes(-1, -2)):
+        off.append(basis.conj().swapaxes(-1, -2) @ basis - np.eye(basis.shape[-1]))
+    off.append(s / most - np.linalg.svd(a, compute_uv=False) / most)
+    return max(np.abs(x).max() for x in off)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4), (3, 7), (2, 3, 8, 5)])
+def test_svd(dtype, full, shape):
+    assert _decomposed(matrix(*shape, dtype=dtype), full) < 2e-5
+
+
+SPECIAL = {
+    "rank 2 of 5": matrix(6, 2) @ matrix(2, 5),
+    "zeros": np.zeros((4, 3), "float32"),
+    "identity": np.eye(5, 3, dtype="float32"),
+    "equal values": np.eye(4, dtype="float32")[:, ::-1] * -3,
+    "large": matrix(4, 4) * np.float32(1e20),
+    "small": matrix(5, 4) * np.float32(1e-25),
+    "one": matrix(1, 1),
+    "graded": np.diag(np.logspace(0, -12, 12)).astype("float32")[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_svd_of_special_matrices(name):
+    a = np.ascontiguousarray(SPECIAL[name])
+    assert _decomposed(a, False) < 2e-5 and _decomposed(a, True) < 2e-5
+    (values,) = run(lambda a: [linalg.svd(a, compute_uv=False)], a)
+    np.testing.assert_allclose(values, np.linalg.svd(a, compute_uv=False), atol=2e-5 * max(np.abs(a).max(), 1e-37))
+
+
+def test_svd_of_what_is_not_finite_is_nan():
+    for value in (np.nan, np.inf):
+        a = matrix(3, 3)
+        a[1, 2] = value
+        assert np.isnan(run(lambda a: [linalg.svd(a, compute_uv=False)], a)[0]).all()
+
+
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("how", [{}, {"transpose_a": True}, {"unit_diagonal": True}, {"lower": True}])
 def test_triangular_solve(left, how):
@@ -83,7 +129,7 @@ def test_lu_is_the_compilers():
 
 @pytest.mark.parametrize(
     "platform, f, words",
-    [("tpu", linalg.svd, "gesdd.*eigvalsh"), ("cuda", linalg.hessenberg, "gehrd.*on CPUs only"),
+    [("tpu", linalg.eig, "geev.*on CPUs and GPUs only"), ("cuda", linalg.hessenberg, "gehrd.*on CPUs only"),
      ("cuda", linalg.schur, "gees.*on CPUs only")],
 )  # fmt: skip
 def test_kernels_without_a_form_are_refused_by_name(platform, f, words):

@@ -179,7 +179,8 @@ def decompositions(a):
     """All that has a form for every target."""
     q, r = mnp.linalg.qr(a)
     symmetric = a + a.mT
-    return q, r, mnp.linalg.eigh(symmetric), mnp.linalg.cholesky(symmetric + 100 * mnp.eye(8)), mnp.linalg.solve(a, q)
+    positive = mnp.linalg.cholesky(symmetric + 100 * mnp.eye(8))
+    return q, r, mnp.linalg.eigh(symmetric), positive, mnp.linalg.solve(a, q), mnp.linalg.pinv(a[..., :5])
 
 
 def compiled_decompositions(where):

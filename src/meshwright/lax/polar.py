@@ -6,8 +6,6 @@ only products and QR and Cholesky factors. Six steps bring all singular values b
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -17,45 +15,10 @@ from meshwright.api.control_flow import while_loop
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import abs_, convert, scalar_like, select, sqrt
-from meshwright.ops.linalg.cholesky import cholesky
-from meshwright.ops.linalg.matrices import adjoint, eye, hermitian, matmul, plus_identity
-from meshwright.ops.linalg.qr import qr
-from meshwright.ops.linalg.triangular_solve import triangular_solve
-from meshwright.ops.reduce.reductions import reduce_max
+from meshwright.ops.elementwise.table import abs_, sqrt
+from meshwright.ops.linalg.matrices import adjoint, hermitian, matmul
+from meshwright.ops.linalg.polar import halley, scaled, weights
 from meshwright.ops.shape.broadcast_reduce import reduce_sum
-from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-
-
-def _weights(eps: float, most: int) -> Iterator[tuple[float, float, float]]:
-    """The coefficients of each step for singular values from ``eps`` to 1; they do not depend on the matrix."""
-    low = eps
-    for _ in range(most):
-        d = float(np.cbrt(4 * (1 / low**2 - 1) / low**2))
-        root = math.sqrt(1 + d)
-        a = root + math.sqrt(8 - 4 * d + 8 * (2 - low**2) / (low**2 * root)) / 2
-        b = (a - 1) ** 2 / 4
-        c = a + b - 1
-        yield a, b, c
-        low = low * (a + b * low**2) / (1 + c * low**2)
-        if abs(low - 1) <= 5 * eps:
-            return
-
-
-def _by_qr(u: Any, a: float, b: float, c: float) -> Any:
-    """One step, in a form that is stable for large weights."""
-    m, n = typeof(u).shape
-    q, _ = qr(concatenate([math.sqrt(c) * u, eye(n, n, typeof(u).dtype)], 0), full_matrices=False)
-    top, bottom = slice_in_dim(q, 0, m), slice_in_dim(q, m, m + n)
-    return (b / c) * u + ((a - b / c) / math.sqrt(c)) * matmul(top, adjoint(bottom))
-
-
-def _by_cholesky(u: Any, a: float, b: float, c: float) -> Any:
-    """One step with half the arithmetic."""
-    factor = cholesky(plus_identity(c * matmul(adjoint(u), u)))
-    right = triangular_solve(factor, adjoint(u), left_side=True, lower=True)
-    right = triangular_solve(factor, right, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
-    return (b / c) * u + (a - b / c) * adjoint(right)
 
 
 def _size(x: Any) -> Any:
@@ -96,20 +59,18 @@ def qdwh(
         raise DTypeError(f"qdwh: expected floating-point or complex numbers, got {aval}; convert with .astype")
     precision = float(ml_dtypes.finfo(dtypes.real_of(aval.dtype)).eps)
     eps = precision if eps is None else eps
-    sums = [reduce_max(reduce_sum(abs_(x), (d,)), (0,)) for d in (0, 1)]
-    bound = sqrt(sums[0] * sums[1])
-    u = x / convert(select(bound > 0, bound, scalar_like(1, bound)), aval.dtype)
+    u, _ = scaled(x)
     most = 10 if max_iterations is None else max_iterations
     near = float(np.cbrt(5 * eps))
 
     def improved(u: Any, a: float, b: float, c: float) -> tuple[Any, Any]:
-        new = (_by_qr if c > 100 else _by_cholesky)(u, a, b, c)
+        new = halley(u, a, b, c)
         new = 0.5 * hermitian(new) if is_hermitian else new
         return new, _size(new - u) <= near * _size(new)
 
     steps, converged = 0, np.False_
-    for weights in _weights(eps, most):
-        u, converged = improved(u, *weights)
+    for step in weights(eps, most):
+        u, converged = improved(u, *step)
         steps += 1
     # Singular values below the precision need a few more steps, of the unweighted Halley iteration.
     u, count, converged = while_loop(

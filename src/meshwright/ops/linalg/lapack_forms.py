@@ -1,22 +1,28 @@
 """Replacements of LAPACK kernels on hardware without LAPACK.
 
 For all backends, XLA expands QR decompositions (Householder), Hermitian eigenproblems (Jacobi) and Cholesky
-decompositions itself; LU decomposition is a custom call of libtpu. On NVIDIA GPUs, all are library calls
-(``lapack_cuda``). Kernels without a replacement are refused by name.
+decompositions itself, and singular values are made of these (``polar``); LU decomposition is a custom call of libtpu.
+On NVIDIA GPUs, all are library calls (``lapack_cuda``). Kernels without a replacement are refused by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.core.late import LateModule
 from meshwright.errors import RuleError
 from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
+from meshwright.ops.composite import emit_traced
 from meshwright.ops.linalg import lapack_cuda
+
+polar: Any = LateModule("meshwright.ops.linalg.polar")
 
 Flags = Mapping[str, Any]
 Form = Callable[[Builder, Flags, Sequence[Any]], list[Any]]
@@ -25,8 +31,6 @@ _I32 = np.dtype(np.int32)
 _SWEEPS = 100
 _TOLERANCE = {4: "1e-6", 8: "1e-12"}
 _INSTEAD = {
-    "gesdd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
-    "gesvd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
     "geqp3": "order the columns by their norms and use qr without pivoting, or svd",
     "geev": "eigenvalues of matrices that are not Hermitian are computed on CPUs and GPUs only",
     "gees": "Schur forms are computed on CPUs only",
@@ -65,6 +69,23 @@ def _syevd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitte
     return [*_call(b, "Eigh", operands, b.out_avals[:2], config), _fine(b, b.out_avals[2])]
 
 
+#: keyword arguments of :func:`polar.singular_values`, by LAPACK's letter for the vectors that are returned
+_VECTORS = {"N": {"compute_uv": False}, "S": {}, "A": {"full_matrices": True}}
+
+
+@cache
+def _by_polar(mode: str) -> Callable[[Any], list[Any]]:
+    return lambda a: polar.singular_values(a, **_VECTORS[mode])
+
+
+def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    with config.override("default_matmul_precision", "highest"):
+        found = emit_traced(b, _by_polar(flags["mode"]), "svd", *operands)
+    # Vectors that are not requested are not read.
+    unread = [b.constant(np.zeros((), a.dtype), a) for a in b.out_avals[1 + len(found) : 4]]
+    return [*operands, *found, *unread, _fine(b, b.out_avals[4])]
+
+
 def _trsm(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     how = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}[flags["trans_x"]]
     return b.op(
@@ -84,7 +105,9 @@ def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Em
 
 
 #: for all targets
-FORMS: dict[str, Form] = {"potrf": _potrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm}
+FORMS: dict[str, Form] = {
+    "gesdd": _gesdd, "gesvd": _gesdd, "potrf": _potrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm,
+}  # fmt: skip
 #: for one platform; these take precedence
 _OF_PLATFORM: dict[str, dict[str, Form]] = {"tpu": {"getrf": _getrf_tpu}, "cuda": lapack_cuda.FORMS}
 
