@@ -40,6 +40,10 @@ def test_derivatives():
     assert np.allclose(mw.grad(lambda x: mw.from_jax(chosen)(x).sum())(X), 2 * np.cos(X), atol=1e-6)
 
 
-def test_what_other_platforms_lack_is_lowered_for_this_one():
+def test_what_some_platforms_lack_is_lowered_for_the_others():
     only = mw.from_jax(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.tanh))  # nothing for GPUs
     assert np.allclose(only(X), np.sin(X))
+    mesh = mw.AbstractMesh((4,), ("d",), machine="v5e:2x2")
+    assert "= tanh " in str(only.lower(X).partition(mesh).jaxpr)
+    with pytest.raises(mw.errors.ArgumentError, match="no function for cuda among cpu, tpu"):
+        only.lower(X).partition(mw.AbstractMesh((4,), ("d",), machine="h100"))

@@ -26,9 +26,12 @@ def lowered_for_platforms(traced: Any) -> Any:
     """What JAX has traced, lowered for the current platform. If it chooses by platform, it is lowered for the others
     too, where these have all of its operations."""
     here = jax.default_backend()
-    if platforms_asked(traced.jaxpr) & {*_PLATFORMS} - {here}:
+    jaxpr = getattr(getattr(traced, "traced", traced), "jaxpr", None)  # flax and equinox wrap JAX's
+    others = [p for p in _PLATFORMS if p != here]
+    asked = [] if jaxpr is None else [p for p in others if p in platforms_asked(jaxpr)]
+    for platforms in (others, asked) if asked else ():
         with suppress(Exception):  # rules of other libraries may raise anything
-            return traced.lower(lowering_platforms=(here, *(p for p in _PLATFORMS if p != here)))
+            return traced.lower(lowering_platforms=(here, *platforms))
     return traced.lower(lowering_platforms=(here,))
 
 
