@@ -33,8 +33,6 @@ def known_scalars(jaxpr: ClosedJaxpr, given: Mapping[Var, np.ndarray] = MappingP
             names[out] = Literal(value[()], out.aval)
         else:
             eqns.append(_in_bodies(renamed(old, names), values))
-    if len(eqns) == len(jaxpr.jaxpr.eqns) and all(a is b for a, b in zip(eqns, jaxpr.jaxpr.eqns)):
-        return jaxpr
     return jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
 
 
