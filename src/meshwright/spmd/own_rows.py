@@ -146,7 +146,7 @@ class RowsOfGroups:
         if (op := grouped(eqn)) is not None:
             rows = None if op.along else op.row_in_result(eqn.invars[0].aval.ndim)
             return None if rows is None else OwnRows(rows, op.over, self._groups(eqn))
-        groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
+        groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
         for group in groups:
             terms = {self.made(eqn.invars[i]) for i in group}
             own = terms.pop()
