@@ -134,18 +134,8 @@ class Search:
         other = self.reconsidered(best, replace(best.strategy, exchanges=True))
         if other is None or other.costs >= NEAR * best.costs:
             return best
-        moved = self.turn_moved(other)
+        moved = self.turn(other, MOVED, also_unmoved=False)
         return moved if moved.is_better(best) else best
-
-    def turn_moved(self, best: Attempt) -> Attempt:
-        """Split values along the dimensions along which products are, where these are split unevenly or evenly."""
-        turned = self.turn(best, MOVED, also_unmoved=False)
-        if any(choose(q).is_uneven for q in dict.fromkeys(best.part.questions)):
-            even = self.chosen_anew(best, replace(best.strategy, evenly=True))
-            even = self.turn(even, MOVED, also_unmoved=False)
-            if even.price <= turned.price and even.is_better(turned):
-                return even
-        return turned
 
     def share(self, best: Attempt) -> Attempt:
         """Split products over axes that they do not use yet, along the best dimension, if that is better."""
