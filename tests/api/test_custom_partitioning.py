@@ -245,3 +245,22 @@ def test_a_rule_made_for_the_call():
     dot.def_partition(dot._rules.partition, sharding_rule=rule)
     mw.jit(dot, in_shardings=(over("x", "y"), over())).lower(A, B).partition()
     assert asked[-1][2:] == (P("x", "y"), P(None, None), P("x", None))
+
+
+def test_what_a_function_of_its_own_partitioning_sums_is_no_row_of_a_loop():
+
+    def partition(mesh, args, result):
+        def local(x):
+            return lax.psum(x.sum(0), "x")
+
+        return mesh, local, over(mesh=mesh), (over("x", mesh=mesh),)
+
+    @custom_partitioning
+    def total(x):
+        return x.sum(0)
+
+    total.def_partition(partition, sharding_rule="i k -> k", reduction_factors=("i",))
+    f = mw.jit(lambda x: total(x) * 2, in_shardings=over("x"))
+    part = f.lower(A).partition()
+    np.testing.assert_allclose(part(A), A.sum(0) * 2, rtol=1e-5)
+    assert not any("loops" in note for note in part.notes)

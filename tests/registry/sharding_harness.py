@@ -110,8 +110,7 @@ def partials(op: Op, avals: Sequence[ShapedArray], used: Axes, rule: ShardingRul
     free = tuple(a for a in mesh.atoms if a not in used)
     reduces = rule.reduction if any(f.kind == REDUCTION for f in rule.factors) else ""
     found = [Carried()]
-    groups = op.linear_groups(*avals) or (((0,),) if op.moves_only else ())
-    for group in groups:
+    for group in op.linear_groups(*avals):
         if any(dtypes.is_bool(avals[o].dtype) for o in group):
             continue
         masked = group in masked_groups(op, avals, [None] * len(avals))

@@ -18,6 +18,7 @@ from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.elementwise import table as E
 from meshwright.ops.elementwise.base import Elementwise
+from meshwright.spmd.masked import masked_groups
 from meshwright.transforms.autodiff import jvp, vjp
 
 
@@ -52,6 +53,17 @@ def test_results_are_weakly_typed_if_all_operands_are() -> None:
                 found = infer_cached(sample.op, tuple(x.update(weak_type=j == i) for j, x in enumerate(avals)))
                 outs = found if sample.op.multiple_results else (found,)
                 wrong.update({sample.op.name} if any(o.weak_type for o in outs) else ())
+    assert not wrong
+
+
+def test_ops_that_only_move_elements_are_linear_in_these() -> None:
+    """Sums, masked or not, pass through them like other linear ops: nobody has to ask for moves apart."""
+    wrong = set()
+    for sample in SAMPLES:
+        avals = tuple(typeof(a) for a in sample.args)
+        if sample.op.moves_only:
+            groups = sample.op.linear_groups(*avals), masked_groups(sample.op, avals, [None] * len(avals))
+            wrong |= {sample.op.name} if groups != (((0,),), ((0,),)) else set()
     assert not wrong
 
 

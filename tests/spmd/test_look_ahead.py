@@ -16,7 +16,8 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.attempt import Attempt, price
-from meshwright.spmd.partition.lookahead import Search, contests, neighbours
+from meshwright.spmd.partition.contests import contests, neighbours
+from meshwright.spmd.partition.lookahead import Search
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.report import collectives
@@ -466,8 +467,6 @@ def test_attention_along_a_split_dimension_moves_its_input_once():
 def test_exchanges_that_make_a_step_much_longer_are_not_taken(seconds, costs, taken):
     """Fewer bytes and less memory are worth a step that is 5 % longer, and no more than that."""
     search = object.__new__(Search)
-    search.in_tiles = lambda best: None
-    search.best, search.unexchanged = SimpleNamespace(price=seconds, costs=costs), SimpleNamespace(price=1, costs=1)
-    ways = {id(search.best): "exchanged", id(search.unexchanged): "plain"}
-    search.keep_tiles()
-    assert ways[id(search.best)] == taken
+    search.in_tiles = lambda best: best
+    exchanged, plain = SimpleNamespace(price=seconds, costs=costs), SimpleNamespace(price=1, costs=1)
+    assert search.keep_tiles(exchanged, plain) is {"exchanged": exchanged, "plain": plain}[taken]

@@ -109,6 +109,22 @@ def test_loops_and_branches_count_as_often_as_they_run():
     assert part.work.product_redundancy == 2
 
 
+def test_loops_that_never_run_do_nothing():
+    """They stay where they have effects; what they would send is not counted either."""
+
+    def steps(count):
+        def body(_, y):
+            mw.debug.print("{}", y[0, 0])
+            return y @ y
+
+        part = partitioned(lambda x: lax.fori_loop(0, count, body, x) + 1, (P("data"),), (of(64, 64),))
+        return part.work.device, part.bytes_sent, sum(p.seconds for p in part.time().parts if p.op == "dot_general")
+
+    assert [steps(2)[n] > 0 for n in range(3)] == [True] * 3
+    work, sent, seconds = steps(0)
+    assert (work, sent, seconds) == (64 * 64 // 4, 0, 0)
+
+
 def test_a_manual_region_does_what_all_devices_do():
     def f(x, w):
         body = mw.shard_map(lambda x, w: x @ w, mesh=MESH, in_specs=(P("data"), P()), out_specs=P("data"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.passes import dead_code
 from meshwright.ir.program import Program
+from meshwright.ir.rewrite import rebuilt
 from meshwright.ops.control.call import Jit
 from meshwright.ops.control.regions import arranged
 
@@ -43,8 +44,7 @@ class _Pruner:
     def _needed(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
         inner = jaxpr.jaxpr
         eqns = [self._without_unused(e, e.op) if isinstance(e.op, Jit) else e for e in inner.eqns]
-        same = all(a is b for a, b in zip(eqns, inner.eqns))
-        pruned = dead_code(jaxpr if same else jaxpr.replace(jaxpr=inner.replace(eqns=eqns)))
+        pruned = dead_code(jaxpr.replace(jaxpr=rebuilt(inner, eqns)))
         used = set(pruned.jaxpr.outvars).union(*(e.invars for e in pruned.jaxpr.eqns))
         kept = tuple(i for i, v in enumerate(inner.invars) if v in used)
         return arranged(pruned, [inner.invars[i] for i in kept]), kept

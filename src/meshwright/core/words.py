@@ -13,11 +13,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
-def there_are(count: int, one: str = "", many: str = "") -> str:
+def there_are(count: int, one: str = "") -> str:
     """A clause with a count; without ``one``, for things named before.
 
     Example:
       >>> there_are(1, "device"), there_are(2)
       ('there is 1 device', 'there are 2')
     """
-    return f"there {'is' if count == 1 else 'are'} {counted(count, one, many) if one else count}"
+    return f"there {'is' if count == 1 else 'are'} {counted(count, one) if one else count}"

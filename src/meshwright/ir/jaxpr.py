@@ -183,8 +183,9 @@ class ClosedJaxpr(HoldsJaxpr):
         return self.jaxpr.effects
 
     def replace(self, **changes: Any) -> ClosedJaxpr:
-        """A copy with ``jaxpr`` or ``consts`` changed."""
-        return ClosedJaxpr(changes.get("jaxpr", self.jaxpr), changes.get("consts", self.consts))
+        """A copy with ``jaxpr`` or ``consts`` changed; the same object if they are those that it has."""
+        jaxpr, consts = changes.get("jaxpr", self.jaxpr), changes.get("consts", self.consts)
+        return self if jaxpr is self.jaxpr and consts is self.consts else ClosedJaxpr(jaxpr, consts)
 
     def __str__(self) -> str:
         return PRINTER(self.jaxpr)

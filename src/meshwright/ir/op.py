@@ -212,7 +212,8 @@ class Op:
     constant_in: ClassVar[frozenset[int]] = frozenset()
     #: operands with respect to which the derivative is unknown; requesting it raises
     unknown_in: ClassVar[Mapping[int, Unknown]] = MappingProxyType({})
-    #: the op only moves elements of operand 0: partial results of *every* reduction kind pass through it
+    #: the op only moves elements of operand 0, in which it is linear: partial results of *every* reduction kind pass
+    #: through it
     moves_only: ClassVar[bool] = False
     #: the op does arithmetic, rather than only select or place elements
     computes: ClassVar[bool] = True

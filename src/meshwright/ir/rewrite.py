@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_not
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -57,8 +58,11 @@ def renamed(eqn: JaxprEqn, names: Mapping[Var, Atom]) -> JaxprEqn:
     return eqn.replace(invars=[resolve(names, a) for a in eqn.invars])
 
 
-def rebuilt(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], names: Mapping[Var, Atom]) -> Jaxpr:
-    """The jaxpr with other equations and its results substituted."""
+def rebuilt(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], names: Mapping[Var, Atom] = MappingProxyType({})) -> Jaxpr:
+    """The jaxpr with other equations and its results substituted; the same object if nothing changes."""
+    differs = len(eqns) != len(jaxpr.eqns) or any(map(is_not, eqns, jaxpr.eqns))
+    if not differs and names.keys().isdisjoint(jaxpr.outvars):
+        return jaxpr
     return jaxpr.replace(eqns=eqns, outvars=[resolve(names, a) for a in jaxpr.outvars])
 
 
@@ -83,8 +87,6 @@ def replaced(jaxpr: ClosedJaxpr, rule: Callable[[JaxprEqn], Replacement]) -> Clo
             eqns.append(new)
         else:
             eqns += new
-    if len(eqns) == len(jaxpr.eqns) and all(a is b for a, b in zip(eqns, jaxpr.eqns)):
-        return jaxpr
     return jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
 
 

@@ -84,7 +84,7 @@ class _MergeReductions:
             i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self.varying.get(a, frozenset()) & axes
         ]
         linear = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
-        if len(differing) != 1 or (tuple(differing) not in linear and not eqn.op.moves_only):
+        if len(differing) != 1 or tuple(differing) not in linear:
             return None
         if any(f.kind == REDUCTION for f in eqn_rule(eqn).factors):
             return None

@@ -28,7 +28,7 @@ from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.ops.window.own_padding import own_padding
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.attempt import Attempt
-from meshwright.spmd.partition.lookahead import SEARCHED, Search
+from meshwright.spmd.partition.lookahead import Search
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.taken_apart import taken_apart_everywhere
@@ -150,7 +150,7 @@ def _looked_ahead(planner: Planner) -> Partition:
             # What costs the same to begin with only takes as long to search.
             if not other.as_written.costs_as(search.as_written):
                 found = _better_form(other.run(), form, found)
-    if len(found.part.propagation.rules) <= SEARCHED and found.sent[1]:
+    if found.is_searchable:
         form = Strategy(whole=found.strategy.whole, blocks=found.strategy.blocks)
         usual = _variant(planner, form)
         variant = _in_parts(usual, found.strategy)

@@ -92,6 +92,11 @@ def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:
             yield eqn, eqn_rule(eqn)
 
 
+def is_tie(eqn: JaxprEqn) -> bool:
+    """Whether an equation of a flattened program ties values of a region to those outside."""
+    return isinstance(eqn.op, RegionOp) and not eqn.op.kept_whole
+
+
 def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
     """A tie as an equation whose rule states that all tied values have the same dimensions."""
     bodies = [r.jaxpr for r in eqn.op.regions()]

@@ -26,8 +26,6 @@ def masked_groups(op: Op, avals: Sequence[ShapedArray], numbers: Sequence[Any]) 
 
     ``numbers`` has for each operand the number that all its elements equal, or None if that is not known.
     """
-    if op.moves_only:
-        return ((0,),)
     if op.turns_signs:
         return ()
     others = [_keeps_nothing(a, n) for a, n in zip(avals, numbers)]

@@ -51,7 +51,7 @@ class Annotation:
         dims = self.sort.dims if self.sort is not None else ()
         return max((p for axes, p in zip(dims, self.priorities) if axis in axes), default=0)
 
-    def describe(self, names: Sequence[str] = ()) -> str:
+    def describe(self, names: Sequence[str]) -> str:
         """The annotation in words; ``names`` are those of the inputs."""
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of, uses_of
+from meshwright.ir.value_numbers import ValueNumbers
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.scan import Scan
@@ -104,7 +102,7 @@ class RowsOfGroups:
         self.read_outside = read_outside
         self.makers = producers_of(jaxpr)
         self.uses = uses_of(jaxpr)
-        self.values = _Numbered(jaxpr)
+        self.values = ValueNumbers(jaxpr)
         self.read: dict[tuple[Var, OwnRows], bool] = {}
         self.scans: dict[int, tuple[JaxprEqn, RowsOfGroups]] = {}
 
@@ -148,7 +146,7 @@ class RowsOfGroups:
         if (op := grouped(eqn)) is not None:
             rows = None if op.along else op.row_in_result(eqn.invars[0].aval.ndim)
             return None if rows is None else OwnRows(rows, op.over, self._groups(eqn))
-        groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
+        groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
         for group in groups:
             terms = {self.made(eqn.invars[i]) for i in group}
             own = terms.pop()
@@ -185,7 +183,7 @@ class RowsOfGroups:
 
     def _groups(self, eqn: JaxprEqn) -> tuple[Hashable, ...]:
         """The sizes and the first row of the groups of a product."""
-        return tuple(map(self.values.number, eqn.invars[2:]))
+        return tuple(map(self.values.of, eqn.invars[2:]))
 
     def _after(self, eqn: JaxprEqn, operand: int, own: OwnRows) -> OwnRows | None:
         """The rows of the result that are computed of those of an operand; None if rows or runs are mixed."""
@@ -207,49 +205,6 @@ class RowsOfGroups:
         return after if rule.results[result][after] == factors else None
 
 
-class _Numbered:
-    """A number for each value, the same for those that equal computations make of equal values."""
-
-    def __init__(self, jaxpr: Jaxpr) -> None:
-        self.numbers: dict[Var, Hashable] = {v: v for v in (*jaxpr.constvars, *jaxpr.invars)}
-        self.known: dict[Hashable, int] = {}
-        for eqn in jaxpr.eqns:
-            if eqn.op.holds_jaxprs or eqn.op.has_effects or not eqn.op.of_operands:
-                self.numbers.update({v: v for v in eqn.outvars})
-                continue
-            operands = tuple(map(self.number, eqn.invars))
-            for i, var in enumerate(eqn.outvars):
-                self.numbers[var] = self.known.setdefault((eqn.op, operands, i), len(self.known))
-
-    def number(self, atom: Atom) -> Hashable:
-        if isinstance(atom, Literal):
-            return "literal", atom.aval, np.asarray(atom.val).tobytes()
-        return self.numbers[atom]
-
-    @cached_property
-    def made(self) -> list[Any]:
-        """How each numbered value is computed: an op, the numbers of its operands, and which of its results it is."""
-        return list(self.known)
-
-    def same(
-        self, groups: Sequence[Hashable], others: _Numbered, names: dict[Hashable, Hashable]
-    ) -> tuple[Hashable, ...] | None:
-        """The numbers here of values that have these numbers elsewhere, where ``names`` are known to be the same; None
-        if they are not computed here."""
-
-        def here(number: Hashable) -> Hashable:
-            if number not in names:
-                if isinstance(number, int):
-                    op, operands, i = others.made[number]
-                    names[number] = self.known.get((op, tuple(map(here, operands)), i))
-                else:
-                    names[number] = number if isinstance(number, tuple) else None
-            return names[number]
-
-        found = tuple(map(here, groups))
-        return None if None in found else found
-
-
 def _stacked(scan: JaxprEqn, number: int, own: OwnRows) -> OwnRows | None:
     """The rows of a result that a scan stacks of its runs; None if it does not, or the rows are stacked already."""
     op = scan_of(scan)
@@ -263,7 +218,7 @@ def _in_both(scan: JaxprEqn, first: RowsOfGroups, later: JaxprEqn, body: RowsOfG
     mine, theirs = _of_runs(scan, first.jaxpr), _of_runs(later, body.jaxpr)
     op: Any = scan.op
     mine.update(((True, v), a) for v, a in zip(scan.outvars[op.num_carry :], first.jaxpr.outvars[op.num_carry :]))
-    return {first.values.number(mine[key]): body.values.number(param) for key, param in theirs.items() if key in mine}
+    return {first.values.of(mine[key]): body.values.of(param) for key, param in theirs.items() if key in mine}
 
 
 def _of_runs(scan: JaxprEqn, body: Jaxpr) -> dict[tuple[bool, Atom], Atom]:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Container, Sequence
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
-from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.factors import carried_back
-from meshwright.spmd.flatten import Flat
+from meshwright.spmd.flatten import Flat, is_tie
 from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.spread import Dims
 
@@ -81,8 +80,8 @@ class _Pins:
         ends = [] if known is None else [[known.dims]]
         for j in self.flat.neighbours[out]:
             if self.flat.eqns[j] is not eqn:
-                is_tie = isinstance(self.flat.eqns[j].op, RegionOp)
-                ends.append([self.layout(a).dims for a in self.flat.atoms[j] if a is not out] if is_tie else [dims])
+                tied = is_tie(self.flat.eqns[j])
+                ends.append([self.layout(a).dims for a in self.flat.atoms[j] if a is not out] if tied else [dims])
         return bool(ends) and not any(dims in end for end in ends)
 
     def operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:

@@ -19,14 +19,13 @@ from itertools import takewhile
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import Part, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, clashing_axes, contested_axes
-from meshwright.spmd.flatten import flatten
+from meshwright.spmd.flatten import flatten, is_tie
 from meshwright.spmd.origin import Annotation, Origins, Sort
 from meshwright.spmd.pins import pin
 from meshwright.spmd.spread import Dims, spread
@@ -197,8 +196,7 @@ class _Propagator:
         """Fix what regions read of inputs that are whole. A part of it can be taken anywhere, and is taken once for a
         loop; from parts, the rest would have to be gathered."""
         for eqn, atoms in zip(self.eqns, self.atoms):
-            is_tie = isinstance(eqn.op, RegionOp) and not eqn.op.kept_whole
-            if is_tie and len(atoms) == 2 and atoms[0].aval.shape == atoms[1].aval.shape:
+            if is_tie(eqn) and len(atoms) == 2 and atoms[0].aval.shape == atoms[1].aval.shape:
                 outside = self.result.placements.get(atoms[0])  # type: ignore[arg-type]
                 if outside is not None and all(outside.fixed) and not any(outside.dims) and not outside.barred:
                     self.result.placements[atoms[1]] = outside  # type: ignore[index]
@@ -345,8 +343,8 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
     """
     places = []
     for i, eqn in enumerate(propagation.origins.eqns):
-        stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
-        if stacked and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
+        one = is_tie(eqn) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
+        if one and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
             axes = propagation.layout(eqn.invars[0]).dims[0]
             if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))

@@ -40,8 +40,6 @@ def known_scalars(jaxpr: ClosedJaxpr, given: Mapping[Var, np.ndarray] = MappingP
         branch = _taken(eqn, values)
         chosen |= branch is not None
         eqns.append(_in_bodies(eqn, values) if branch is None else branch)
-    if len(eqns) == len(jaxpr.jaxpr.eqns) and all(a is b for a, b in zip(eqns, jaxpr.jaxpr.eqns)):
-        return jaxpr
     found = jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
     # What a branch returns may be known, too.
     return known_scalars(inline_calls(found, is_inlined), given) if chosen else found

@@ -73,9 +73,6 @@ class Strategy:
     #: on those that the layouts of operands and result split; one is taken if it is cheaper, reshards included, and no
     #: device gets more work (:func:`meshwright.spmd.partition.choose.choose`)
     exchanges: bool = False
-    #: products are split as evenly as they can be, whatever that sends; otherwise, those that give the device with most
-    #: to do little more are considered
-    evenly: bool = False
     #: the price of a reshard is divided among the equations of the same form that read the value
     together: bool = False
     #: where no annotation reaches a result, operands are not moved to split it along a dimension of its own
@@ -117,8 +114,6 @@ class Strategy:
             lines.append("slices that loops take along a split dimension are split along another one")
         if self.exchanges:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
-        if self.evenly:
-            lines.append("products are split as evenly as they can be: the step is shorter so")
         if self.together:
             lines.append("what several equations of the same form read is laid out as is best for all of them together")
         if self.whole_results:

@@ -186,7 +186,8 @@ def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):
-            runs = times * (op.trips(eqn.invars) or 1) * op.devices
+            trips = op.trips(eqn.invars)
+            runs = times * (1 if trips is None else trips) * op.devices
             inside = [list(_with_times(r.eqns, runs)) for r in op.regions()]
             yield from max(inside, key=_total) if op.chooses else itertools.chain.from_iterable(inside)
         else:

@@ -45,8 +45,6 @@ def gathers_inside(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         if isinstance(eqn.op, Gather) and _fills(eqn.op) and bounds.are_inside(old):
             eqn = eqn.replace(op=dataclasses.replace(eqn.op, mode=GatherScatterMode.PROMISE_IN_BOUNDS))
         eqns.append(eqn)
-    if not names and all(a is b for a, b in zip(eqns, jaxpr.eqns)):
-        return jaxpr
     return jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
 
 

@@ -76,9 +76,9 @@ def triu(x: Any, k: int = 0) -> Any:
     return where_in_matrix(lambda i, j: ge(j, add(i, np.int32(k))), x)
 
 
-def on_diagonal(x: Any, other: Any = 0) -> Any:
-    """``x`` on the diagonal, ``other`` elsewhere."""
-    return where_in_matrix(eq, x, other)
+def on_diagonal(x: Any) -> Any:
+    """``x`` on the diagonal, zeros elsewhere."""
+    return where_in_matrix(eq, x)
 
 
 def off_diagonal(x: Any, other: Any = 0) -> Any:

@@ -21,7 +21,7 @@ from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents
-from meshwright.ir.rewrite import in_regions
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import add, scalar_like
@@ -101,24 +101,15 @@ class CyclicWindow(Linear1, Composite):
 # --- recognized in programs ---------------------------------------------------------------------------------
 def cyclic_windows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Turn concatenated slices of one array, each starting where the previous one ended, into one window."""
-    inner = jaxpr.jaxpr
-    makers: dict[Var, JaxprEqn] = {}
-    eqns: list[JaxprEqn] = []
-    changed = False
-    for eqn in inner.eqns:
-        new = in_regions(eqn, cyclic_windows) if eqn.op.holds_jaxprs else _as_window(eqn, makers)
-        changed |= new is not eqn
-        eqns.append(new)
-        if isinstance(eqn.op, Slice):
-            makers[eqn.outvars[0]] = eqn
-    return ClosedJaxpr(inner.replace(eqns=eqns), jaxpr.consts) if changed else jaxpr
+    slices = {e.outvars[0]: e for e in jaxpr.eqns if isinstance(e.op, Slice)}
+    return replaced(jaxpr, lambda e: in_regions(e, cyclic_windows) if e.op.holds_jaxprs else _as_window(e, slices))
 
 
-def _as_window(eqn: JaxprEqn, makers: dict[Var, JaxprEqn]) -> JaxprEqn:
+def _as_window(eqn: JaxprEqn, slices: dict[Var, JaxprEqn]) -> JaxprEqn:
     if not isinstance(eqn.op, Concatenate):
         return eqn
     d = eqn.op.dimension
-    spans = [_span(atom, d, makers) for atom in eqn.invars]
+    spans = [_span(atom, d, slices) for atom in eqn.invars]
     whole = max((x for x, _, _ in spans), key=lambda x: x.aval.shape[d])
     size = whole.aval.shape[d]
     if not size:
@@ -130,10 +121,10 @@ def _as_window(eqn: JaxprEqn, makers: dict[Var, JaxprEqn]) -> JaxprEqn:
     return eqn.replace(op=window, invars=[whole])
 
 
-def _span(atom: Atom, d: int, makers: dict[Var, JaxprEqn]) -> tuple[Atom, int, int]:
+def _span(atom: Atom, d: int, slices: dict[Var, JaxprEqn]) -> tuple[Atom, int, int]:
     """``(array, low, high)`` for a value that is rows of an array along ``d``; otherwise the value itself with all
     rows."""
-    maker = makers.get(atom) if isinstance(atom, Var) else None
+    maker = slices.get(atom) if isinstance(atom, Var) else None
     if maker is not None:
         op, (x,) = maker.op, maker.invars
         others = all(a == b for i, (a, b) in enumerate(zip(x.aval.shape, atom.aval.shape)) if i != d)

@@ -39,8 +39,7 @@ def undone(closed: ClosedJaxpr) -> ClosedJaxpr:
     if sum(_reshapes(e) is not None for e in all_eqns(closed.jaxpr)) < 2:
         return closed
     closed = replaced(closed, lambda e: in_regions(e, undone))
-    again = _Shapes(closed.jaxpr).rewritten()
-    return closed if again is closed.jaxpr else closed.replace(jaxpr=again)
+    return closed.replace(jaxpr=_Shapes(closed.jaxpr).rewritten())
 
 
 def _reshapes(eqn: JaxprEqn) -> Op | None:

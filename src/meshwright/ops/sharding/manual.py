@@ -282,7 +282,7 @@ class ShardMap(RegionOp):
         return [s.opened() if self.automatic else s for s in shardings]
 
 
-def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:
+def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...]) -> PartitionSpec:
     """``spec`` with an additional dimension at ``dim``, split by ``axes``."""
     if dim is None or (dim >= len(spec) and not axes):
         return spec

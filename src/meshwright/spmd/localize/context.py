@@ -77,12 +77,12 @@ class LocalContext:
         """This device's position along atoms, an int32 scalar."""
         return tile_index(axes, self.mesh)
 
-    def add_tile_offset(self, x: Any, dim: int, result: int = 0) -> Any:
-        """``x`` plus the global index of this tile's first row along a result's dimension."""
-        axes = self.result_axes(result, dim)
+    def add_tile_offset(self, x: Any, dim: int) -> Any:
+        """``x`` plus the global index of this tile's first row along a dimension of the first result."""
+        axes = self.result_axes(0, dim)
         if not axes:
             return x
-        offset = mul(self.tile_index(axes), np.int32(self.out_local_shapes[result][dim]))
+        offset = mul(self.tile_index(axes), np.int32(self.out_local_shapes[0][dim]))
         return add(x, convert(offset, typeof(x).dtype))
 
     def counts_rows(self, operand: int, dim: int) -> bool:

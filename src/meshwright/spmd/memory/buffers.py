@@ -71,9 +71,9 @@ def liveness(
     order: Sequence[Kernel],
     results: Sequence[Kernel],
     inner: Inner,
-    tupled: bool = False,
-    until: Sequence[int] = (),
-    together: Sequence[Sequence[Kernel]] = (),
+    tupled: bool,
+    until: Sequence[int],
+    together: Sequence[Sequence[Kernel]],
 ) -> Liveness:
     """The buffers of kernels that run in this order, with their live ranges.
 

@@ -133,7 +133,7 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
 
 
 def copy_donated(
-    results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int], waits: bool = False
+    results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int], waits: bool
 ) -> set[int]:
     """Insert copies of donated arguments that are read after a result is written to them; returns these results.
 

@@ -23,7 +23,7 @@ def lay_out(graph: Graph) -> Graph:
     return assign(graph).apply()
 
 
-def node_bytes(node: Node, i: int = 0) -> int:
+def node_bytes(node: Node, i: int) -> int:
     """The bytes of a node's result ``i``, with padding."""
     aval = node.avals[i]
     if "tiles" in node.attributes:

@@ -23,7 +23,7 @@ def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
     return order
 
 
-def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel], inside: bool = False) -> list[Kernel]:
+def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel], inside: bool) -> list[Kernel]:
     """Kernels in the order in which they become ready; parameters first, in bodies and branches the last ones first.
 
     The operands of a loop or of a branch become a tuple before it, and a choice has a tuple of results, from which

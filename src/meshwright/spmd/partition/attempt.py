@@ -19,6 +19,8 @@ GAIN = 0.97
 EQUAL = 1.001
 #: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
 ROUGH = 1.6
+#: of programs with more equations, only the order in which annotations spread and how sums are completed is searched
+SEARCHED = 2_500
 #: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
 HIDDEN = 0.5
 
@@ -37,6 +39,16 @@ class Attempt:
     def sent(self) -> tuple[int, int]:
         """The number of collectives, and the bytes that they send."""
         return totals(self.part.jaxpr.jaxpr)
+
+    @property
+    def num_equations(self) -> int:
+        """The number of equations of the program, those of its regions among them."""
+        return len(self.part.propagation.rules)
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether something is sent, and the program is small enough to search for ways to send less."""
+        return self.sent[1] > 0 and self.num_equations <= SEARCHED
 
     @cached_property
     def starts(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import DEAD_CODE
-from meshwright.ir.rewrite import written_out
+from meshwright.ir.rewrite import rebuilt, written_out
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
@@ -48,9 +48,10 @@ def before_merging(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr
     kept: set[Var] = set()
     while True:
         plan = _Plan(closed, propagation, kept)
-        if not plan.changed:
+        after = closed.replace(jaxpr=rebuilt(closed.jaxpr, list(plan.eqns)))
+        if after is closed:
             return closed
-        after = DEAD_CODE.apply(closed.replace(jaxpr=closed.jaxpr.replace(eqns=list(plan.eqns))))
+        after = DEAD_CODE.apply(after)
         needed = plan.roots & {v for e in after.jaxpr.eqns for v in e.outvars}
         if not needed:
             return after
@@ -67,10 +68,8 @@ class _Plan:
         self.eqns: dict[JaxprEqn, None] = {}
         #: the results of merging reshapes
         self.roots: set[Var] = set()
-        self.changed = False
         for eqn in closed.jaxpr.eqns:
             instead = self.instead(eqn)
-            self.changed |= instead is not None
             self.eqns.update(dict.fromkeys([eqn] if instead is None else instead))
             if instead is not None:
                 continue

@@ -192,7 +192,7 @@ def passing(q: Question, assignment: Assignment) -> Iterator[Passing]:
     used = {a for axes in assignment for a in axes}
     ready: list[Passing] = []
     mixed: list[Passing] = []
-    for group in q.linear_in or (((0,),) if q.moves_only else ()):
+    for group in q.linear_in:
         for version in {v: None for o in group for v in q.operands[o].versions if v.partial}:
             free, kind = tuple(a for a in version.partial if a not in used), version.reduction
             if free and (q.moves_only or kind == "sum" or (kind == "masked" and group in q.masked_in)):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -54,9 +53,7 @@ def choose(question: Question) -> Choice:
     if not question.rule.is_product:
         return _cheapest(question, candidates)
     least = min(c.least.work for c in candidates)
-    most = least if question.evenly else UNEVEN * least
-    parallel = _cheapest(question, [c for c in candidates if c.least.work <= most])
-    parallel = replace(parallel, is_uneven=parallel.work > least)
+    parallel = _cheapest(question, [c for c in candidates if c.least.work <= UNEVEN * least])
     best = _cheaper(question, candidates, LESS_PARALLEL * parallel.cost) or parallel
     if not question.exchanges:
         return best

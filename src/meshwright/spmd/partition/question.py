@@ -44,8 +44,6 @@ class Choice:
     cost: float
     #: points of the loop nest per device
     work: float
-    #: some devices have more work than if a product was split more evenly
-    is_uneven: bool = False
 
 
 class Question(NamedTuple):
@@ -71,8 +69,6 @@ class Question(NamedTuple):
     once: bool = False
     #: the price of a reshard is divided among the equations of the same form that read the operand
     together: bool = False
-    #: products are split as evenly as they can be
-    evenly: bool = False
     #: the axes of a dimension that is expensive to split do not move to others
     unmoved: bool = False
     #: the factor over which sums need not be completed, as readers of the results read what each device has itself
@@ -82,7 +78,6 @@ class Question(NamedTuple):
         """The question with the freedom that a strategy gives, where that can change the answer."""
         return self._replace(
             exchanges=strategy.exchanges and self.rule.is_product,
-            evenly=strategy.evenly and self.rule.is_product,
             once=strategy.once and any(o.runs > 1 for o in self.operands),
             together=strategy.together and self.is_shared,
             unmoved=strategy.whole_results and not self.rule.is_product and not any(self.targets),

@@ -115,7 +115,7 @@ def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
     """The first group of operands through which partial sums pass that includes a sum of contractions."""
-    groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
+    groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
     for group in groups:
         if any(atom in leaves for i in group if isinstance(atom := eqn.invars[i], Var)):
             return group

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from meshwright.ir.flow import Network
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
-from meshwright.ir.rewrite import in_regions, producers_of, uses_of, written_out
+from meshwright.ir.rewrite import in_regions, producers_of, rebuilt, uses_of, written_out
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
@@ -68,9 +68,7 @@ def taken_apart_everywhere(closed: ClosedJaxpr, propagation: Propagation, mesh: 
         return taken_apart_everywhere(region, propagation, mesh)
 
     eqns = [in_regions(e, within) if isinstance(e.op, ControlOp) else e for e in closed.jaxpr.eqns]
-    if any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns)):
-        closed = closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
-    return taken_apart(closed, propagation, mesh)
+    return taken_apart(closed.replace(jaxpr=rebuilt(closed.jaxpr, eqns)), propagation, mesh)
 
 
 def _taken_apart(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Parts]]:

@@ -27,12 +27,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import EXCHANGED, ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, contests_at
-from meshwright.spmd.report import sent_for_equations
+from meshwright.spmd.report import collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import Turn
 
 #: the least share of all bytes that must be sent at equations of a kind for an attempt to split them otherwise
@@ -55,6 +56,28 @@ def turns(part: Partition, also_unmoved: bool = True) -> Iterator[Turn]:
         ways[turn] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn in sorted(ways, key=lambda t: (-ways[t], -len(t.axes))) if ways[turn] > least)
+
+
+def stays(part: Partition) -> Iterator[frozenset[ShardingRule]]:
+    """The rules of equations for which much is sent along dimensions of which splitting has a price: their results may
+    stay as they are computed.
+
+    Several may stand for one of them (each transforms a dimension), and what follows it be what they are moved for. So
+    bytes count first by op and where it comes from, then by the latter alone.
+    """
+    ops, places = Counter[tuple[str, SourceLocation]](), Counter[SourceLocation]()
+    for c in collectives(part.jaxpr.jaxpr):
+        for op, place in {(r.user.op.name, r.user.source) for r in c.reasons if r.user is not None}:
+            ops[op, place] += c.bytes_sent
+            places[place] += c.bytes_sent
+    priced = [
+        (eqn, rule)
+        for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules)
+        if rule.with_whole_windows != rule
+    ]
+    least = SENT * totals(part.jaxpr.jaxpr)[1]
+    yield frozenset(rule for eqn, rule in priced if ops[eqn.op.name, eqn.source] > least)
+    yield frozenset(rule for eqn, rule in priced if places[eqn.source] > least)
 
 
 def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Turn]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import dead_code
+from meshwright.ir.rewrite import rebuilt
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import arranged, pick
 
@@ -32,9 +33,7 @@ def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
             eqn = _prune(eqn, eqn.op, [v in live for v in eqn.outvars])
         eqns.append(eqn)
         live.update(a for a in eqn.invars if isinstance(a, Var))
-    if all(new is old for new, old in zip(reversed(eqns), inner.eqns)) and len(eqns) == len(inner.eqns):
-        return jaxpr
-    return dead_code(jaxpr.replace(jaxpr=inner.replace(eqns=eqns[::-1])))
+    return dead_code(jaxpr.replace(jaxpr=rebuilt(inner, eqns[::-1])))
 
 
 def _only(jaxpr: ClosedJaxpr, outs: Flags) -> ClosedJaxpr:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.rewrite import rebuilt
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.bodies import Body
@@ -25,7 +26,7 @@ def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
         op = eqn.op
         loop = op if isinstance(op, ControlOp) and not op.chooses and op.trips(eqn.invars) != 0 else None
         eqns += [eqn] if loop is None else _hoisted(eqn, loop)
-    return jaxpr if len(eqns) == len(jaxpr.eqns) else jaxpr.replace(eqns=eqns)
+    return rebuilt(jaxpr, eqns)
 
 
 def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:

@@ -9,13 +9,11 @@ of converted values that the user wrote is one in the wide type, and so is a sum
 
 from __future__ import annotations
 
-from operator import is_not
-
 import ml_dtypes
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import producers_of, uses_of
+from meshwright.ir.rewrite import producers_of, rebuilt, uses_of
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.tiles import ReduceScatter
@@ -35,7 +33,7 @@ def reduce_narrow(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
         # the value that the partitioner completes is what the last move makes, and no sum that it makes of it
         is_moved = chain and eqn.note.made_by == chain[-1].op.name
         eqns += _narrowed(eqn, chain) if is_moved else [eqn]
-    return jaxpr.replace(eqns=eqns) if any(map(is_not, eqns, jaxpr.eqns)) else jaxpr
+    return rebuilt(jaxpr, eqns)
 
 
 def _chain(eqn: JaxprEqn, makers: dict[Var, JaxprEqn], uses: dict[Var, int]) -> list[JaxprEqn]:

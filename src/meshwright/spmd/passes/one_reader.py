@@ -11,7 +11,6 @@ selects whose other side is constant); and backwards from all results, where a v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def send_to_one_reader(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
         else:
             sent = eqn.replace(op=Ppermute(eqn.op.axes, eqn.op.sizes, (pair,)))  # type: ignore[attr-defined]
             eqns.append(renamed(sent, names))
-    return rebuilt(jaxpr, eqns, names) if any(map(is_not, eqns, jaxpr.eqns)) or names else jaxpr
+    return rebuilt(jaxpr, eqns, names)
 
 
 def _source_and_target(

@@ -35,8 +35,7 @@ def _without_sums(rows: RowsOfGroups) -> Jaxpr:
             names[eqn.outvars[0]] = eqn.invars[0]
         else:
             eqns.append(renamed(_without_inner_sums(eqn, rows), names))
-    changed = any(after is not eqn for after, eqn in zip(eqns, rows.jaxpr.eqns))
-    return rebuilt(rows.jaxpr, eqns, names) if changed or names else rows.jaxpr
+    return rebuilt(rows.jaxpr, eqns, names)
 
 
 def _without_inner_sums(eqn: JaxprEqn, rows: RowsOfGroups) -> JaxprEqn:

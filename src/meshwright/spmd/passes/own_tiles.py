@@ -8,11 +8,10 @@ accelerators make it (``ReduceScatterCreator``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_not
 
 from meshwright.core.avals import Axes
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
-from meshwright.ir.rewrite import in_regions
+from meshwright.ir.rewrite import in_regions, rebuilt
 from meshwright.ops.collective.base import AxisIndex
 from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.collective.tiles import AllSlice
@@ -42,9 +41,7 @@ def _sliced(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], mesh: AbstractMesh, give
             eqns.append(_in_regions(eqn, known, variance, mesh))
         else:
             eqns.append(_own_tiles(eqn, known, variance, mesh) or eqn)
-    if not any(map(is_not, eqns, inner.eqns)):
-        return jaxpr
-    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns))
+    return jaxpr.replace(jaxpr=rebuilt(inner, eqns))
 
 
 def _in_regions(eqn: JaxprEqn, known: Positions, variance: Variance, mesh: AbstractMesh) -> JaxprEqn:

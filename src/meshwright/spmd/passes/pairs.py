@@ -132,15 +132,13 @@ class _Pairs:
 
     def run(self) -> Jaxpr:
         eqns: list[JaxprEqn] = []
-        changed = False
         for old in self.jaxpr.eqns:
             eqn = renamed(old, self.names)
             new = self._merged(eqn) if isinstance(eqn.op, Collective) and eqn.invars else None
-            changed |= new is not None
             for one in [eqn] if new is None else new:
                 eqns.append(one)
                 self.producers.update((v, one) for v in one.outvars)
-        return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names) if changed else self.jaxpr
+        return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names)
 
     def _merged(self, second: JaxprEqn) -> list[JaxprEqn] | None:
         """The equations that replace ``second`` and its producer if they form a pair; None if they stay."""

@@ -18,8 +18,6 @@ def passed_on(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Read values that control flow returns unchanged from before it, also inside other control flow."""
     names: dict[Var, Atom] = {}
     eqns = [_renamed(eqn, names) for eqn in jaxpr.jaxpr.eqns]
-    if all(new is old for new, old in zip(eqns, jaxpr.jaxpr.eqns)) and names.keys().isdisjoint(jaxpr.jaxpr.outvars):
-        return jaxpr
     return jaxpr.replace(jaxpr=rebuilt(jaxpr.jaxpr, eqns, names))
 
 

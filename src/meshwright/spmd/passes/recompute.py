@@ -16,7 +16,7 @@ from typing import NamedTuple
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.passes import dead_code
-from meshwright.ir.rewrite import use_counts
+from meshwright.ir.rewrite import rebuilt, use_counts
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.scan import Scan
 from meshwright.spmd.rules import eqn_rule
@@ -32,9 +32,7 @@ def recompute(closed: ClosedJaxpr, products: bool = False) -> ClosedJaxpr:
                 pair = _Pair.of(eqns[number], eqns[later], uses, products)
                 if pair is not None:
                     eqns[number], eqns[later] = pair.forward(), pair.backward()
-    if all(new is old for new, old in zip(eqns, closed.jaxpr.eqns)):
-        return closed
-    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+    return closed.replace(jaxpr=rebuilt(closed.jaxpr, eqns))
 
 
 class _Parts(NamedTuple):

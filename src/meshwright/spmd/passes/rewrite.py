@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import is_not
 
 from meshwright.core.avals import Axes
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
-from meshwright.ir.rewrite import in_regions
+from meshwright.ir.rewrite import in_regions, rebuilt
 from meshwright.spmd.reason import Merged, Part, Reason
 from meshwright.spmd.varying import Units, Variance, region_inputs
 
@@ -19,12 +18,9 @@ def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewri
     """``rewrite`` applied to the jaxpr and, before that, to the regions of its equations."""
     inner = jaxpr.jaxpr
     variance = Variance(inner, inputs, units)
-    eqns = [_in_regions(eqn, variance, rewrite) if eqn.op.holds_jaxprs else eqn for eqn in inner.eqns]
-    if any(map(is_not, eqns, inner.eqns)):
-        inner = inner.replace(eqns=eqns)
-        variance = Variance(inner, inputs, units)
-    after = rewrite(inner, variance)
-    return jaxpr if after is jaxpr.jaxpr else jaxpr.replace(jaxpr=after)
+    inner = rebuilt(inner, [_in_regions(e, variance, rewrite) if e.op.holds_jaxprs else e for e in inner.eqns])
+    variance = variance if inner is jaxpr.jaxpr else Variance(inner, inputs, units)
+    return jaxpr.replace(jaxpr=rewrite(inner, variance))
 
 
 def _in_regions(eqn: JaxprEqn, variance: Variance, rewrite: Rewrite) -> JaxprEqn:

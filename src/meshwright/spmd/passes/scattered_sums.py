@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import rebuilt
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.spmd.varying import Variance
@@ -23,8 +24,7 @@ LARGE = 1 << 16
 
 def scatter_sums(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """The jaxpr with a reduce-scatter and an all-gather for each all-reduce of a large sum that has tiles."""
-    eqns = [new for eqn in jaxpr.eqns for new in _scattered(eqn)]
-    return jaxpr if len(eqns) == len(jaxpr.eqns) else jaxpr.replace(eqns=eqns)
+    return rebuilt(jaxpr, [new for eqn in jaxpr.eqns for new in _scattered(eqn)])
 
 
 def has_large_sums(jaxpr: Jaxpr) -> bool:

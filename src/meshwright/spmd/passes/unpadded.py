@@ -30,7 +30,7 @@ def reduce_unpadded(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
                 names.update((user.outvars[0], eqn.outvars[0]) for user in users if user is not None)
         eqns.append(eqn)
     gone = names.keys()
-    return rebuilt(jaxpr, [e for e in eqns if gone.isdisjoint(e.outvars)], names) if names else jaxpr
+    return rebuilt(jaxpr, [e for e in eqns if gone.isdisjoint(e.outvars)], names)
 
 
 def _undoing(pad: Pad, x: Atom) -> Slice | None:

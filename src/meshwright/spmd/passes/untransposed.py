@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of, written_out
+from meshwright.ir.value_numbers import ValueNumbers
 from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.shape.rearrange import Transpose
-from meshwright.spmd.passes.cse import common_collectives, value_numbers
+from meshwright.spmd.passes.cse import common_collectives
 from meshwright.spmd.varying import Variance
 
 
@@ -32,11 +33,11 @@ def gather_untransposed(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     found = {e: _untransposed(e, e.op, makers) for e in jaxpr.eqns if isinstance(e.op, AllGather)}
     if not any(g.turned for g in found.values()):
         return jaxpr
-    numbers = value_numbers(jaxpr)
+    numbers = ValueNumbers(jaxpr)
     orders: dict[Hashable, set[tuple[Transpose, ...]]] = {}
     for g in found.values():
-        orders.setdefault((numbers[g.x], g.gather), set()).add(g.turned)
-    before = {e: g for e, g in found.items() if g.turned and len(orders[numbers[g.x], g.gather]) > 1}
+        orders.setdefault((numbers.of(g.x), g.gather), set()).add(g.turned)
+    before = {e: g for e, g in found.items() if g.turned and len(orders[numbers.of(g.x), g.gather]) > 1}
     if not before:
         return jaxpr
     eqns = [step for e in jaxpr.eqns for step in (_steps(e, before[e]) if e in before else [e])]

@@ -202,7 +202,7 @@ class _Scheduler:
         trips = op.trips(eqn.invars)
         if self.chip.launch and (op.chooses or trips != 1):
             self.one_more(eqn, inner[-1])
-        trips = trips or 1
+        trips = 1 if trips is None else trips
         for stream in (ARITHMETIC, LINKS, FAR):
             self.free.setdefault(stream, (0.0, -1))
         waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
