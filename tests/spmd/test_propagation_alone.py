@@ -47,6 +47,17 @@ def golden(text):
 
 
 CASES = {
+    "the axes before one that another dimension has": (
+        lambda x, y: mnp.sqrt(x)[:, None] * mnp.exp(y), [(16,), (16, 8)], [P(("a", "b")), P(None, "b")], None,
+        """
+        [{a, b}] [{}, {b}]
+        sqrt: [{a, b}]
+        reshape: [{a, b}, {}]
+        exp: [{a}, {b}]
+        broadcast_in_dim: [{a}, {b}]
+        mul: [{a}, {b}]
+        """,
+    ),
     "along the batch, through a layer and its reduction": (
         lambda x, w: mnp.tanh(x @ w).sum(1), [(8, 6), (6, 4)], [P("a"), None], None,
         """

@@ -171,6 +171,7 @@ class _Propagator:
         self.queued = [True] * len(self.eqns)
         #: values with annotations, which wait while those of a turn spread
         self.hidden: set[Var] = set()
+        self.planting = False
         self.constraints = [(e, e.op) for e in self.eqns if isinstance(e.op, ShardingConstraint)]
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
         self.groups = [(e, group) for e, group in marks if group is not None]
@@ -233,16 +234,19 @@ class _Propagator:
         self.agree()
 
     def plant(self, seeds: Mapping[Var, Seed]) -> None:
-        """Spread axes from some values first, while no other equation spreads any."""
+        """Spread axes from some values first, while no other equation spreads any.
+
+        They end where tiles are exchanged: what is split otherwise behind a transform stays so.
+        """
         waiting, self.queues = self.queues, [deque(), deque()]
         self.queued = [False] * len(self.eqns)
-        self.hidden = set(self.result.placements)
+        self.hidden, self.planting = set(self.result.placements), True
         for var, (dims, cause) in seeds.items():
             placement = self.result.placements.get(var)
             if placement is None or not any(placement.dims):  # what an annotation says of a value stays
                 self.update(var, dims, cause)
         self.settle()
-        self.hidden = set()
+        self.hidden, self.planting = set(), False
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
@@ -308,7 +312,10 @@ class _Propagator:
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
-        rule = rule.with_whole_windows if self.strategy.stays and rule in self.strategy.stays else rule
+        if self.planting:
+            rule = rule.with_whole_exchanges
+        elif rule in self.strategy.stays:
+            rule = rule.with_whole_windows
         dims = tuple(map(self.dims_of, atoms))
         if not any(map(any, dims)):
             return

@@ -55,6 +55,8 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: the greatest number of attempts to split values along another dimension that an axis reaches
 TURNINGS = 6
+#: after how many turns that are much better further ones are tried
+ROUNDS = 2
 #: the greatest number of those where products are split along other dimensions
 MOVED = 2
 #: products may be split along other dimensions if that costs at most this many times as much before values are, too
@@ -89,7 +91,18 @@ class Search:
         """The program partitioned with the best strategy that is found."""
         while self.tries > 0 and self.improve():
             pass
+        plain = self.best
         self.stay()
+        self.refine()
+        if self.best.strategy.stays:
+            # What repeats work, or has to be moved later, may be the better start all the same, or not.
+            stayed, self.best, self.unexchanged = self.best, plain, None
+            self.refine()
+            self.best = self.best if self.best.is_better(stayed, SHARED_BYTES, gain=1) else stayed
+        return self.best
+
+    def refine(self) -> None:
+        """Change what shows only in the whole program, one thing after the other, as long as that is better."""
         unturned = self.best
         self.turn()
         self.split_products()
@@ -104,7 +117,6 @@ class Search:
         self.gather_once()
         self.complete_in_steps()
         self.keep_tiles()
-        return self.best
 
     def stay(self) -> None:
         """Leave results as they are computed where operands are moved to have a dimension whole, if that is better."""
@@ -117,6 +129,7 @@ class Search:
     def turn(self, left: int = TURNINGS, also_unmoved: bool = True) -> None:
         """Split values that one annotation reaches along several dimensions along another one, if that is better, and
         what products or reshapes end at (see :func:`~meshwright.spmd.partition.turned.turns`)."""
+        rounds = ROUNDS
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= SEARCHED:
             found = turns(self.best.part, also_unmoved)
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in found)
@@ -125,7 +138,10 @@ class Search:
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, gain=1)]
             if not better:
                 return
-            self.best = min(better, key=lambda c: c.price_with_starts)
+            before, self.best = self.best, min(better, key=lambda c: c.price_with_starts)
+            # Pencils are several turns, each of which shows its worth.
+            if self.best.price < GAIN * before.price and rounds:
+                left, rounds = max(left, WIDTH), rounds - 1
 
     def split_products(self) -> None:
         """Split products along other dimensions and over other axes, if that is better."""

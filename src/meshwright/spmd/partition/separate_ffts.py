@@ -22,9 +22,11 @@ from meshwright.ir.rewrite import producers_of, use_counts
 from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, RFFT, Fft
 from meshwright.ops.rows_needed import Boxes, rows_needed
 from meshwright.ops.shape.rearrange import Transpose
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.reshard.plan import reshard_cost
 from meshwright.spmd.rules import eqn_rule
 
 
@@ -169,24 +171,15 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
 def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Iterator[JaxprEqn]:
     """The equations of transforms in an order; each dimension is transposed to the last place for its own."""
     ops, by = {s.dim: s.op for s in t.steps}, t.eqns[0]
-    at, left = list(range(len(t.permutation))), list(order)
+    at = list(range(len(t.permutation)))
     steps: list[tuple[Fft | Transpose, JaxprEqn, Sequence[Axes]]] = []
-    _, outs = _layouts(t, propagation)
-    grown = {s.dim for s in t.steps if _change(t, s, boxes) > 0}
-
-    def wanted() -> Sequence[Axes]:
-        """Where no split dimension is left to transform, axes go where the result needs them, before it is filled."""
-        wait = any(outs[d] for d in left) or grown.isdisjoint(left)
-        return () if wait else tuple(outs[d] for d in at)
-
-    for dim in order:
-        if at[-1] != dim:
-            there = [*(d for d in sorted(at) if d != dim), dim]
-            turned = Transpose(tuple(at.index(d) for d in there))
+    for dim, dims in zip(order, _splits(t, order, propagation, boxes)):
+        there = [*(d for d in sorted(at) if d != dim), dim]
+        split = tuple(dims[d] for d in there)
+        if at != there:
+            steps.append((Transpose(tuple(at.index(d) for d in there)), by, split))
             at = there
-            steps.append((turned, by, wanted()))
-        left.remove(dim)
-        steps.append((ops[dim], by, wanted()))
+        steps.append((ops[dim], by, split))
     if tuple(at) != t.permutation:
         steps.append((Transpose(tuple(at.index(d) for d in t.permutation)), t.eqns[-1], ()))
     x = t.x
@@ -196,6 +189,55 @@ def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, 
             propagation.place(out, dims)
         yield eqn.replace(op=op, invars=[x], outvars=[out])
         x = out
+
+
+def _splits(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Sequence[Sequence[Axes]]:
+    """For each transform in an order, the axes that split the operand's dimensions while it is done: those with which
+    least is sent from the layout of the operand to that of the result.
+
+    The axes of the dimension to transform move to another one, or all axes to where the result has them.
+    """
+    mesh = propagation.mesh
+    ins, outs = (tuple(dims) for dims in _layouts(t, propagation))
+    known = {axis for axes in ins for axis in axes}
+    start = tuple((*a, *(axis for axis in b if axis not in known)) for a, b in zip(ins, outs))
+    before, after = boxes.nonzero(t.x), boxes.needed(t.eqns[-1].outvars[0])
+    shape = [rows.length for rows in before]
+    itemsize = t.eqns[-1].invars[0].aval.dtype.itemsize
+
+    def cost(old: Sequence[Axes], new: Sequence[Axes]) -> float:
+        return reshard_cost(tuple(shape), itemsize, Layout.tiled(tuple(old)), Layout.tiled(tuple(new)), mesh)
+
+    paths: dict[tuple[Axes, ...], tuple[float, list[tuple[Axes, ...]]]] = {start: (0.0, [])}
+    for dim in order:
+        found: dict[tuple[Axes, ...], tuple[float, list[tuple[Axes, ...]]]] = {}
+        for old, (sent, path) in paths.items():
+            for new in _whole(old, outs, dim, shape, mesh):
+                total = sent + cost(old, new)
+                if new not in found or total < found[new][0]:
+                    found[new] = total, [*path, new]
+        paths = found
+        shape[dim] = after[t.permutation.index(dim)].length
+    if any(outs):
+        return min((sent + cost(old, outs), n, path) for n, (old, (sent, path)) in enumerate(paths.items()))[-1]
+    return min((sent, n, path) for n, (sent, path) in enumerate(paths.values()))[-1]
+
+
+def _whole(
+    old: tuple[Axes, ...], outs: tuple[Axes, ...], dim: int, shape: Sequence[int], mesh: AbstractMesh
+) -> Iterator[tuple[Axes, ...]]:
+    """Layouts with a dimension whole: its axes on each other one, or all axes as in the result."""
+    if any(outs) and not outs[dim]:
+        yield outs
+    if not old[dim]:
+        yield old
+        return
+    rest = (*old[:dim], (), *old[dim + 1 :])
+    fits = [d for d in range(len(old)) if d != dim and mesh.sizes((*rest[d], *old[dim])) <= shape[d]]
+    for d in fits:
+        yield (*rest[:d], (*rest[d], *old[dim]), *rest[d + 1 :])
+    if not fits:
+        yield rest
 
 
 def _like(v: Var, aval: ShapedArray, propagation: Propagation) -> Var:
