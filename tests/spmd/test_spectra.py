@@ -50,10 +50,10 @@ def test_spectra_that_are_split_by_rows_are_moved_once(fun, moves):
     part.verify(*args)
 
 
-def cubes(shape, n):
+def cubes(shape, n, devices=(2, 4)):
     """Semi-implicit steps of a real field, whose spectrum a loop carries, on pencils."""
     rows, columns, depth = shape
-    mesh = mw.AbstractMesh((2, 4), ("x", "y"))
+    mesh = mw.AbstractMesh(devices, ("x", "y"))
     k = np.random.default_rng(1).normal(size=(rows, columns, depth // 2 + 1)).astype(np.float32) / 4
 
     def run(x):
@@ -77,6 +77,10 @@ def test_pencils_of_real_arrays_are_exchanged_twice_for_each_transform(shape, n)
     # Each transform exchanges over 2 and over 4 devices.
     assert part.bytes_sent <= (2 + 2 * n) * (tile // 2 + tile * 3 // 4) * 1.01
     assert part.work.redundancy < 1.1
+
+
+def test_pencils_on_devices_that_no_size_is_a_multiple_of_repeat_little():
+    assert cubes((64, 64, 64), 4, devices=(2, 3)).work.redundancy < 1.2
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 8), (10, 12, 6), (7, 5, 9)])

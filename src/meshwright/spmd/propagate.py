@@ -28,6 +28,7 @@ from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, clashing_axes, contested_axes
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.origin import Annotation, Origins, Sort
+from meshwright.spmd.pencils import left_split
 from meshwright.spmd.pins import pin
 from meshwright.spmd.spread import Dims, spread
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy, Turn
@@ -55,11 +56,15 @@ class Placement:
         return Placement(dims, (*self.fixed[:dim], fixed, *self.fixed[dim + 1 :]), barred)
 
     def grown(self, dims: Dims) -> Dims:
-        """``dims`` restricted to what is allowed: fixed dimensions stay, others grow up to the first barred axis."""
-        return tuple(
-            old if fixed else old + tuple(takewhile(lambda a: a not in self.barred, new[len(old) :]))
-            for old, new, fixed in zip(self.dims, dims, self.fixed)
-        )
+        """``dims`` restricted to what is allowed: fixed dimensions stay, others grow up to the first barred axis, or
+        that splits another dimension (``dims`` may have been found without this placement)."""
+        taken = set(self.barred.union(*self.dims))
+        grown: list[Axes] = []
+        for old, new, fixed in zip(self.dims, dims, self.fixed):
+            more = () if fixed or new[: len(old)] != old else new[len(old) :]
+            grown.append((*old, *takewhile(lambda axis: axis not in taken, more)))
+            taken.update(grown[-1])
+        return tuple(grown)
 
 
 @dataclass
@@ -312,6 +317,7 @@ class _Propagator:
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
+        given = rule
         if self.planting:
             rule = rule.with_whole_exchanges
         elif rule in self.strategy.stays:
@@ -321,6 +327,8 @@ class _Propagator:
             return
         asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
         new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
+        if rule is not given and rule == given.with_whole_exchanges and not self.planting and not any(new[-1]):
+            new = (*new[:-1], left_split(dims[0], given, eqn.invars[0].aval, eqn.outvars[0].aval, self.mesh))
         mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
         for n, (atom, old, after) in enumerate(zip(atoms, dims, new)):
             if after != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):

@@ -1,8 +1,7 @@
 """Transforms one dimension after another where Fourier transforms of several have a sharded one.
 
 Each dimension is then transformed while it is whole. A mesh axis moves off a dimension when that is transformed, and
-need not return before the next transform, as in pencil decompositions (S. Foster and D. Worley, "Parallel algorithms
-for the spectral transform method", 1997).
+need not return before the next transform (:mod:`meshwright.spmd.pencils`).
 
 Dimensions of which some rows are needed afterwards come first, and are cut at once; those that were padded before come
 last, and are filled as late (:mod:`meshwright.ops.rows_needed`): axes move while the array is small. Among the others,
@@ -22,15 +21,14 @@ from meshwright.ir.rewrite import producers_of, use_counts
 from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, RFFT, Fft
 from meshwright.ops.rows_needed import Boxes, rows_needed
 from meshwright.ops.shape.rearrange import Transpose
-from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.factors import Axes
+from meshwright.spmd.pencils import Dims, Step, cheapest
 from meshwright.spmd.propagate import Propagation
-from meshwright.spmd.reshard.plan import reshard_cost
 from meshwright.spmd.rules import eqn_rule
 
 
-class _Step(NamedTuple):
+class _Transform(NamedTuple):
     """The transform of a dimension of an operand."""
 
     dim: int
@@ -41,7 +39,7 @@ class _Transforms(NamedTuple):
     """``x`` transformed along several dimensions, then transposed; ``eqns``: what does it."""
 
     x: Atom
-    steps: tuple[_Step, ...]
+    steps: tuple[_Transform, ...]
     permutation: tuple[int, ...]
     eqns: tuple[JaxprEqn, ...]
 
@@ -95,7 +93,7 @@ def _alone(eqn: JaxprEqn) -> _Transforms:
     rank, ndim = len(op.fft_lengths), eqn.invars[0].aval.ndim
     complex_kind = IFFT if op.fft_type in (IFFT, IRFFT) else FFT
     kinds = [complex_kind] * (rank - 1) + [op.fft_type]
-    steps = tuple(_Step(ndim - rank + d, Fft(k, (n,))) for d, (k, n) in enumerate(zip(kinds, op.fft_lengths)))
+    steps = tuple(_Transform(ndim - rank + d, Fft(k, (n,))) for d, (k, n) in enumerate(zip(kinds, op.fft_lengths)))
     return _Transforms(eqn.invars[0], steps, tuple(range(ndim)), (eqn,))
 
 
@@ -153,7 +151,7 @@ def _order(
     return sorted(order, key=lambda d: (kinds[d] == IRFFT) - (kinds[d] == RFFT))
 
 
-def _change(t: _Transforms, step: _Step, boxes: Boxes) -> int:
+def _change(t: _Transforms, step: _Transform, boxes: Boxes) -> int:
     """Whether a dimension has less (-1) or more (1) rows that count after the transform than before."""
     before, after = boxes.nonzero(t.x)[step.dim], boxes.needed(t.eqns[-1].outvars[0])[t.permutation.index(step.dim)]
     less, more = before.length / before.size, after.length / after.size
@@ -173,9 +171,9 @@ def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, 
     ops, by = {s.dim: s.op for s in t.steps}, t.eqns[0]
     at = list(range(len(t.permutation)))
     steps: list[tuple[Fft | Transpose, JaxprEqn, Sequence[Axes]]] = []
-    for dim, dims in zip(order, _splits(t, order, propagation, boxes)):
+    for dim, axes in zip(order, _splits(t, order, propagation, boxes)):
         there = [*(d for d in sorted(at) if d != dim), dim]
-        split = tuple(dims[d] for d in there)
+        split = tuple(axes[d] for d in there)
         if at != there:
             steps.append((Transpose(tuple(at.index(d) for d in there)), by, split))
             at = there
@@ -191,53 +189,15 @@ def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, 
         x = out
 
 
-def _splits(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Sequence[Sequence[Axes]]:
-    """For each transform in an order, the axes that split the operand's dimensions while it is done: those with which
-    least is sent from the layout of the operand to that of the result.
-
-    The axes of the dimension to transform move to another one, or all axes to where the result has them.
-    """
-    mesh = propagation.mesh
+def _splits(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Sequence[Dims]:
+    """For each transform in an order, the axes that split the operand's dimensions while it is done."""
     ins, outs = (tuple(dims) for dims in _layouts(t, propagation))
     known = {axis for axes in ins for axis in axes}
     start = tuple((*a, *(axis for axis in b if axis not in known)) for a, b in zip(ins, outs))
     before, after = boxes.nonzero(t.x), boxes.needed(t.eqns[-1].outvars[0])
-    shape = [rows.length for rows in before]
+    steps = [Step(d, after[t.permutation.index(d)].length) for d in order]
     itemsize = t.eqns[-1].invars[0].aval.dtype.itemsize
-
-    def cost(old: Sequence[Axes], new: Sequence[Axes]) -> float:
-        return reshard_cost(tuple(shape), itemsize, Layout.tiled(tuple(old)), Layout.tiled(tuple(new)), mesh)
-
-    paths: dict[tuple[Axes, ...], tuple[float, list[tuple[Axes, ...]]]] = {start: (0.0, [])}
-    for dim in order:
-        found: dict[tuple[Axes, ...], tuple[float, list[tuple[Axes, ...]]]] = {}
-        for old, (sent, path) in paths.items():
-            for new in _whole(old, outs, dim, shape, mesh):
-                total = sent + cost(old, new)
-                if new not in found or total < found[new][0]:
-                    found[new] = total, [*path, new]
-        paths = found
-        shape[dim] = after[t.permutation.index(dim)].length
-    if any(outs):
-        return min((sent + cost(old, outs), n, path) for n, (old, (sent, path)) in enumerate(paths.items()))[-1]
-    return min((sent, n, path) for n, (sent, path) in enumerate(paths.values()))[-1]
-
-
-def _whole(
-    old: tuple[Axes, ...], outs: tuple[Axes, ...], dim: int, shape: Sequence[int], mesh: AbstractMesh
-) -> Iterator[tuple[Axes, ...]]:
-    """Layouts with a dimension whole: its axes on each other one, or all axes as in the result."""
-    if any(outs) and not outs[dim]:
-        yield outs
-    if not old[dim]:
-        yield old
-        return
-    rest = (*old[:dim], (), *old[dim + 1 :])
-    fits = [d for d in range(len(old)) if d != dim and mesh.sizes((*rest[d], *old[dim])) <= shape[d]]
-    for d in fits:
-        yield (*rest[:d], (*rest[d], *old[dim]), *rest[d + 1 :])
-    if not fits:
-        yield rest
+    return cheapest(start, outs, steps, [rows.length for rows in before], itemsize, propagation.mesh)
 
 
 def _like(v: Var, aval: ShapedArray, propagation: Propagation) -> Var:
