@@ -15,7 +15,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import examined_programs, field_programs, later_programs, more_programs, second_examined_programs
+from benchmarks import (
+    examined_programs,
+    field_programs,
+    later_programs,
+    more_programs,
+    second_examined_programs,
+    third_examined_programs,
+)
 from benchmarks.common import in_process, table
 
 LOTS = (
@@ -24,6 +31,7 @@ LOTS = (
     (more_programs.PROGRAMS, "Programs written after these"),
     (examined_programs.PROGRAMS, "Programs of an examiner"),
     (second_examined_programs.PROGRAMS, "Programs of a second examiner"),
+    (third_examined_programs.PROGRAMS, "Programs of a third examiner"),
 )
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 

@@ -1,6 +1,7 @@
 """Propagation alone: the layouts that axes spread to, as golden texts, before anything is chosen or sent."""
 
 import gc
+import itertools
 from weakref import ref
 
 import numpy as np
@@ -15,7 +16,7 @@ from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.spmd.driver import PREPARE
 from meshwright.spmd.flatten import flatten
-from meshwright.spmd.propagate import propagate
+from meshwright.spmd.propagate import Placement, propagate
 
 MESH = AbstractMesh((2, 4), ("a", "b"))
 
@@ -47,6 +48,17 @@ def golden(text):
 
 
 CASES = {
+    "the axes before one that another dimension has": (
+        lambda x, y: mnp.sqrt(x)[:, None] * mnp.exp(y), [(16,), (16, 8)], [P(("a", "b")), P(None, "b")], None,
+        """
+        [{a, b}] [{}, {b}]
+        sqrt: [{a, b}]
+        reshape: [{a, b}, {}]
+        exp: [{a}, {b}]
+        broadcast_in_dim: [{a}, {b}]
+        mul: [{a}, {b}]
+        """,
+    ),
     "along the batch, through a layer and its reduction": (
         lambda x, w: mnp.tanh(x @ w).sum(1), [(8, 6), (6, 4)], [P("a"), None], None,
         """
@@ -134,3 +146,13 @@ def test_a_program_is_flattened_once_for_all_orders_and_forgotten_with_it():
     del jaxpr, known
     gc.collect()
     assert gone() is None
+
+
+def test_what_was_found_without_a_placement_splits_no_dimension_by_an_axis_of_another():
+    """Annotations that do not fix a value (those of outputs) are hidden while a turn spreads."""
+    ways = [(), ("a",), ("b",), ("a", "b"), ("b", "a")]
+    layouts = [dims for dims in itertools.product(ways, repeat=3) if len(set(sum(dims, ()))) == len(sum(dims, ()))]
+    for before, found in itertools.product(layouts, repeat=2):
+        grown = Placement(before, (False,) * 3).grown(found)
+        assert grown in layouts and all(new[: len(old)] == old for old, new in zip(before, grown))
+        assert grown == found or not all(new[: len(old)] == old for old, new in zip(before, found)) or any(before)

@@ -33,7 +33,7 @@ def whole_pipeline() -> Pipeline:
         *_only("where that is better", tiling_passes(mesh, []).passes[:1]),
         *_only("with memory_limit", (GATHER_AGAIN, *RECOMPUTE)),
         *batching(part, Units.of(part)), *first_passes((), "cpu"), *LOWERING,
-        *_only("compiling for TPUs", target_passes("tpu", mesh, []).passes),
+        *_only("compiling for CPUs and TPUs", target_passes("tpu", mesh, []).passes),
     ))  # fmt: skip
 
 

@@ -131,6 +131,15 @@ class ShardingRule:
         return replace(self, factors=tuple(factors))
 
     @cached_property
+    def with_whole_exchanges(self) -> ShardingRule:
+        """The rule with the windows whose tiles are exchanged for parts of another dimension not split."""
+        if not any(f.passes == EXCHANGED for f in self.factors):
+            return self
+        return replace(
+            self, factors=tuple(replace(f, kind=REPLICATED) if f.passes == EXCHANGED else f for f in self.factors)
+        )
+
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the rule that share no factor, such as the operands of a barrier.
 

@@ -27,6 +27,7 @@ from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, clashing_axes, contested_axes
 from meshwright.spmd.flatten import flatten, is_tie
 from meshwright.spmd.origin import Annotation, Origins, Sort
+from meshwright.spmd.pencils import left_split
 from meshwright.spmd.pins import pin
 from meshwright.spmd.spread import Dims, spread
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy, Turn
@@ -54,11 +55,15 @@ class Placement:
         return Placement(dims, (*self.fixed[:dim], fixed, *self.fixed[dim + 1 :]), barred)
 
     def grown(self, dims: Dims) -> Dims:
-        """``dims`` restricted to what is allowed: fixed dimensions stay, others grow up to the first barred axis."""
-        return tuple(
-            old if fixed else old + tuple(takewhile(lambda a: a not in self.barred, new[len(old) :]))
-            for old, new, fixed in zip(self.dims, dims, self.fixed)
-        )
+        """``dims`` restricted to what is allowed: fixed dimensions stay, others grow up to the first barred axis, or
+        that splits another dimension (``dims`` may have been found without this placement)."""
+        taken = set(self.barred.union(*self.dims))
+        grown: list[Axes] = []
+        for old, new, fixed in zip(self.dims, dims, self.fixed):
+            more = () if fixed or new[: len(old)] != old else new[len(old) :]
+            grown.append((*old, *takewhile(lambda axis: axis not in taken, more)))
+            taken.update(grown[-1])
+        return tuple(grown)
 
 
 @dataclass
@@ -170,6 +175,7 @@ class _Propagator:
         self.queued = [True] * len(self.eqns)
         #: values with annotations, which wait while those of a turn spread
         self.hidden: set[Var] = set()
+        self.planting = False
         self.constraints = [(e, e.op) for e in self.eqns if isinstance(e.op, ShardingConstraint)]
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
         self.groups = [(e, group) for e, group in marks if group is not None]
@@ -231,16 +237,19 @@ class _Propagator:
         self.agree()
 
     def plant(self, seeds: Mapping[Var, Seed]) -> None:
-        """Spread axes from some values first, while no other equation spreads any."""
+        """Spread axes from some values first, while no other equation spreads any.
+
+        They end where tiles are exchanged: what is split otherwise behind a transform stays so.
+        """
         waiting, self.queues = self.queues, [deque(), deque()]
         self.queued = [False] * len(self.eqns)
-        self.hidden = set(self.result.placements)
+        self.hidden, self.planting = set(self.result.placements), True
         for var, (dims, cause) in seeds.items():
             placement = self.result.placements.get(var)
             if placement is None or not any(placement.dims):  # what an annotation says of a value stays
                 self.update(var, dims, cause)
         self.settle()
-        self.hidden = set()
+        self.hidden, self.planting = set(), False
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
@@ -306,12 +315,18 @@ class _Propagator:
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
-        rule = rule.with_whole_windows if self.strategy.stays and rule in self.strategy.stays else rule
+        given = rule
+        if self.planting:
+            rule = rule.with_whole_exchanges
+        elif rule in self.strategy.stays:
+            rule = rule.with_whole_windows
         dims = tuple(map(self.dims_of, atoms))
         if not any(map(any, dims)):
             return
         asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
         new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
+        if rule is not given and rule == given.with_whole_exchanges and not self.planting and not any(new[-1]):
+            new = (*new[:-1], left_split(dims[0], given, eqn.invars[0].aval, eqn.outvars[0].aval, self.mesh))
         mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
         for n, (atom, old, after) in enumerate(zip(atoms, dims, new)):
             if after != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
@@ -74,8 +75,8 @@ def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, 
         joined, fits = join_axes(fs, sizes, agreed, mesh)
         if not fits:
             continue
-        more = joined[len(axes) :]
-        if joined[: len(axes)] == axes and more and not any(a in used for a in more):
-            result[d] = joined
+        if joined[: len(axes)] == axes:
+            more = tuple(takewhile(lambda a: a not in used, joined[len(axes) :]))
+            result[d] = (*axes, *more)
             used.update(more)
     return tuple(result)

@@ -87,7 +87,7 @@ class Strategy:
     #: :mod:`meshwright.spmd.partition.taken_apart`), and annotations spread anew
     apart: Strategy | None = None
     #: axes do not spread along the dimensions that are made whole for equations with these rules: their results stay as
-    #: they were computed
+    #: they were computed, spectra where their transforms leave them
     stays: frozenset[ShardingRule] = frozenset()
     #: dimensions to split where one annotation reaches several dimensions of a value; spread before all annotations
     turns: tuple[Turn, ...] = ()

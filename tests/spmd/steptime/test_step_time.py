@@ -13,7 +13,7 @@ from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.hardware import CHIPS, Chip, Machine
 from meshwright.ir.state import extend_axis_env
-from meshwright.ops.collective.tiles import AllGather
+from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.steptime.traffic import traffic
@@ -78,6 +78,18 @@ def test_slices_of_slices_read_what_is_left():
     jaxpr = mw.make_jaxpr(picked)(*np.zeros((2, 64, 64), np.float32)).jaxpr
     summed, (kept, row) = 4 * 64 * 64, (v.aval.nbytes for v in jaxpr.outvars)
     assert sum(traffic(jaxpr)) == summed + 2 * row + kept
+
+
+def test_a_device_reads_its_own_tile_where_it_is():
+    tile = AllSlice(("d",), (N,), 0)
+
+    def picked(x, w):
+        return tile.bind(mnp.tanh(x)) * 2.0, tile.bind(x) @ w
+
+    with extend_axis_env({"d": N}):
+        jaxpr = mw.make_jaxpr(picked)(np.zeros((64, 64), np.float32), np.zeros((64, 8), np.float32)).jaxpr
+    # One kernel reads x and writes 8 rows; the product reads 8 rows and w, and writes its result.
+    assert sum(traffic(jaxpr)) == 4 * (64 * 64 + 8 * 64) + 4 * (8 * 64 + 64 * 8 + 8 * 8)
 
 
 def test_what_is_joined_and_counted_is_read_as_it_is_made():

@@ -4,9 +4,9 @@ Each kind is linear. The matrix of the complex transforms is symmetric, so they 
 transform is the complex one restricted to half of the spectrum, the other half being its conjugate: in the inverse,
 terms with a conjugate count twice, which explains the weights in the transposes.
 
-The first of several transformed dimensions may be split. Its tiles are then exchanged for whole columns, which are
-transformed, and exchanged back: two all-to-alls, as in "slab decomposition" (S. Foster and D. Worley, "Parallel
-algorithms for the spectral transform method", 1997).
+Of several transformed dimensions, those that keep their size may be split. The tiles of each are exchanged for whole
+columns, which are transformed, and exchanged back: two all-to-alls, as in "slab decomposition" of one, and in "pencil
+decomposition" of two (S. Foster and D. Worley, "Parallel algorithms for the spectral transform method", 1997).
 """
 
 from __future__ import annotations
@@ -124,21 +124,27 @@ class Fft(Batched):
         if rank == 1:
             return rule
         # Transforms and their inverses are told apart by the rule: one may turn what the other turns back.
-        first = "frequencies" if self.fft_type in (IFFT, IRFFT) else "rows"
-        names = [*(f"b{d}" for d in range(x.ndim - rank)), first, *[None] * (rank - 1)]
+        kind = "frequencies" if self.fft_type in (IFFT, IRFFT) else "rows"
+        exchanged = [f"{kind}{d}" for d in range(rank - (self.fft_type in (RFFT, IRFFT)))]
+        names = [*(f"b{d}" for d in range(x.ndim - rank)), *exchanged, None][: x.ndim]
         sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
-        return make_rule([names], [names], sizes, {first: WINDOW}, passes={first: EXCHANGED}, points=rank * x.size)
+        windows, passes = dict.fromkeys(exchanged, WINDOW), dict.fromkeys(exchanged, EXCHANGED)
+        return make_rule([names], [names], sizes, windows, passes=passes, points=rank * x.size)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
-        if len(self.fft_lengths) == 1 or not ctx.is_split(0, d):
+        lead = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
+        split = [d for d in range(len(self.fft_lengths)) if ctx.is_split(0, lead + d)]
+        if len(self.fft_lengths) == 1 or not split:
             return self.bind(x)
-        rows, *others = self.fft_lengths
-        inner = Fft(self.fft_type, tuple(others))
-        along = Fft(IFFT if self.fft_type in (IFFT, IRFFT) else FFT, (rows,))
-        if self.fft_type == IRFFT:  # only its last step is real
-            return inner.bind(_over_columns(ctx, x, d, rows, along))
-        return _over_columns(ctx, inner.bind(x), d, rows, along)
+        complex_kind = IFFT if self.fft_type in (IFFT, IRFFT) else FFT
+        whole = self.fft_lengths[split[-1] + 1 :]
+        if whole and self.fft_type != IRFFT:
+            x = Fft(self.fft_type, whole).bind(x)
+        for d, n in enumerate(self.fft_lengths[: split[-1] + 1]):
+            op = Fft(complex_kind, (n,))
+            x = _over_columns(ctx, x, lead + d, op) if d in split else _along(op, x, lead + d)
+        # Only the last step of an inverse real transform is real.
+        return Fft(self.fft_type, whole).bind(x) if self.fft_type == IRFFT else x
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (out,) = b.out_avals
@@ -174,16 +180,23 @@ def _matrix(fft_type: str, n: int) -> np.ndarray:
     return (matrix / n if fft_type == IFFT else matrix).astype(np.complex64)
 
 
-def _over_columns(ctx: Localizer, x: Any, d: int, rows: int, op: Fft) -> Any:
-    """Apply ``op`` along dimension ``d``, which has ``rows`` rows and is split: each device transforms some columns."""
-    axes, shape = ctx.axes(0, d), typeof(x).shape
-    tiles, last = ctx.num_tiles(0, d), len(shape) - 1
-    columns = shape[last]
-    x = _resized(x, last, -(-columns // tiles) * tiles)
-    x = _resized(ctx.all_to_all(x, axes, split=last, concat=d), d, rows)
-    x = move_dim(op.bind(move_dim(x, d, last)), last, d)
-    x = ctx.all_to_all(_resized(x, d, shape[d] * tiles), axes, split=d, concat=last)
-    return _resized(x, last, columns)
+def _over_columns(ctx: Localizer, x: Any, d: int, op: Fft) -> Any:
+    """Apply ``op`` along dimension ``d``, which is split: each device transforms some columns of the last other one."""
+    (rows,), axes, shape = op.fft_lengths, ctx.axes(0, d), typeof(x).shape
+    tiles = ctx.num_tiles(0, d)
+    other = len(shape) - (2 if d == len(shape) - 1 else 1)
+    columns = shape[other]
+    x = _resized(x, other, -(-columns // tiles) * tiles)
+    x = _resized(ctx.all_to_all(x, axes, split=other, concat=d), d, rows)
+    x = _along(op, x, d)
+    x = ctx.all_to_all(_resized(x, d, shape[d] * tiles), axes, split=d, concat=other)
+    return _resized(x, other, columns)
+
+
+def _along(op: Fft, x: Any, d: int) -> Any:
+    """Apply the transform of one dimension along dimension ``d``."""
+    last = typeof(x).ndim - 1
+    return move_dim(op.bind(move_dim(x, d, last)), last, d)
 
 
 def _resized(x: Any, dim: int, size: int) -> Any:

@@ -43,6 +43,8 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: the greatest number of attempts to split values along another dimension that an axis reaches
 TURNINGS = 6
+#: after how many turns that are much better further ones are tried, and how many of these at least
+ROUNDS, FURTHER = 2, 3
 #: the greatest number of those where products are split along other dimensions
 MOVED = 2
 #: the greatest number of attempts to leave results as they were computed
@@ -75,7 +77,16 @@ class Search:
 
     def run(self) -> Attempt:
         """The program partitioned with the best strategy that is found."""
-        unturned = self.stay(self.order(self.as_written))
+        ordered = self.order(self.as_written)
+        best = self.refine(self.stay(ordered))
+        if best.strategy.stays:
+            # What repeats work, or has to be moved later, may be the better start all the same, or not.
+            other = self.refine(ordered)
+            best = other if other.is_better(best, SHARED_BYTES, gain=1) else best
+        return best
+
+    def refine(self, unturned: Attempt) -> Attempt:
+        """Change what shows only in the whole program, one thing after the other, as long as that is better."""
         best, plain = self.split_products(self.turn(unturned))
         if best.strategy.turns:
             other, other_plain = self.split_products(unturned)
@@ -111,15 +122,19 @@ class Search:
     def turn(self, best: Attempt, left: int = TURNINGS, also_unmoved: bool = True) -> Attempt:
         """Split values that one annotation reaches along several dimensions along another one, if that is better, and
         what products or reshapes end at (see :func:`~meshwright.spmd.partition.turned.turns`)."""
+        rounds = ROUNDS
         while left > 0 and best.is_searchable:
-            before = best.strategy
-            ways = (replace(before, turns=(*before.turns, turn)) for turn in turns(best.part, also_unmoved))
+            now = best.strategy
+            ways = (replace(now, turns=(*now.turns, turn)) for turn in turns(best.part, also_unmoved))
             tried = self.attempts(ways, left)
             left -= len(tried)
             better = [c for c in tried if c.price <= best.price and c.is_better(best, gain=1)]
             if not better:
                 break
-            best = min(better, key=lambda c: c.price_with_starts)
+            before, best = best, min(better, key=lambda c: c.price_with_starts)
+            # Pencils are several turns, each of which shows its worth.
+            if best.price < GAIN * before.price and rounds:
+                left, rounds = max(left, FURTHER), rounds - 1
         return best
 
     # --- products -------------------------------------------------------------------------------------------

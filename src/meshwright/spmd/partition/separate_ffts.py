@@ -1,8 +1,7 @@
 """Transforms one dimension after another where Fourier transforms of several have a sharded one.
 
 Each dimension is then transformed while it is whole. A mesh axis moves off a dimension when that is transformed, and
-need not return before the next transform, as in pencil decompositions (S. Foster and D. Worley, "Parallel algorithms
-for the spectral transform method", 1997).
+need not return before the next transform (:mod:`meshwright.spmd.pencils`).
 
 Dimensions of which some rows are needed afterwards come first, and are cut at once; those that were padded before come
 last, and are filled as late (:mod:`meshwright.ops.rows_needed`): axes move while the array is small. Among the others,
@@ -24,11 +23,12 @@ from meshwright.ops.rows_needed import Boxes, rows_needed
 from meshwright.ops.shape.rearrange import Transpose
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.factors import Axes
+from meshwright.spmd.pencils import Dims, Step, cheapest
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 
-class _Step(NamedTuple):
+class _Transform(NamedTuple):
     """The transform of a dimension of an operand."""
 
     dim: int
@@ -39,7 +39,7 @@ class _Transforms(NamedTuple):
     """``x`` transformed along several dimensions, then transposed; ``eqns``: what does it."""
 
     x: Atom
-    steps: tuple[_Step, ...]
+    steps: tuple[_Transform, ...]
     permutation: tuple[int, ...]
     eqns: tuple[JaxprEqn, ...]
 
@@ -93,7 +93,7 @@ def _alone(eqn: JaxprEqn) -> _Transforms:
     rank, ndim = len(op.fft_lengths), eqn.invars[0].aval.ndim
     complex_kind = IFFT if op.fft_type in (IFFT, IRFFT) else FFT
     kinds = [complex_kind] * (rank - 1) + [op.fft_type]
-    steps = tuple(_Step(ndim - rank + d, Fft(k, (n,))) for d, (k, n) in enumerate(zip(kinds, op.fft_lengths)))
+    steps = tuple(_Transform(ndim - rank + d, Fft(k, (n,))) for d, (k, n) in enumerate(zip(kinds, op.fft_lengths)))
     return _Transforms(eqn.invars[0], steps, tuple(range(ndim)), (eqn,))
 
 
@@ -151,7 +151,7 @@ def _order(
     return sorted(order, key=lambda d: (kinds[d] == IRFFT) - (kinds[d] == RFFT))
 
 
-def _change(t: _Transforms, step: _Step, boxes: Boxes) -> int:
+def _change(t: _Transforms, step: _Transform, boxes: Boxes) -> int:
     """Whether a dimension has less (-1) or more (1) rows that count after the transform than before."""
     before, after = boxes.nonzero(t.x)[step.dim], boxes.needed(t.eqns[-1].outvars[0])[t.permutation.index(step.dim)]
     less, more = before.length / before.size, after.length / after.size
@@ -169,24 +169,15 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
 def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Iterator[JaxprEqn]:
     """The equations of transforms in an order; each dimension is transposed to the last place for its own."""
     ops, by = {s.dim: s.op for s in t.steps}, t.eqns[0]
-    at, left = list(range(len(t.permutation))), list(order)
+    at = list(range(len(t.permutation)))
     steps: list[tuple[Fft | Transpose, JaxprEqn, Sequence[Axes]]] = []
-    _, outs = _layouts(t, propagation)
-    grown = {s.dim for s in t.steps if _change(t, s, boxes) > 0}
-
-    def wanted() -> Sequence[Axes]:
-        """Where no split dimension is left to transform, axes go where the result needs them, before it is filled."""
-        wait = any(outs[d] for d in left) or grown.isdisjoint(left)
-        return () if wait else tuple(outs[d] for d in at)
-
-    for dim in order:
-        if at[-1] != dim:
-            there = [*(d for d in sorted(at) if d != dim), dim]
-            turned = Transpose(tuple(at.index(d) for d in there))
+    for dim, axes in zip(order, _splits(t, order, propagation, boxes)):
+        there = [*(d for d in sorted(at) if d != dim), dim]
+        split = tuple(axes[d] for d in there)
+        if at != there:
+            steps.append((Transpose(tuple(at.index(d) for d in there)), by, split))
             at = there
-            steps.append((turned, by, wanted()))
-        left.remove(dim)
-        steps.append((ops[dim], by, wanted()))
+        steps.append((ops[dim], by, split))
     if tuple(at) != t.permutation:
         steps.append((Transpose(tuple(at.index(d) for d in t.permutation)), t.eqns[-1], ()))
     x = t.x
@@ -196,6 +187,17 @@ def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, 
             propagation.place(out, dims)
         yield eqn.replace(op=op, invars=[x], outvars=[out])
         x = out
+
+
+def _splits(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Sequence[Dims]:
+    """For each transform in an order, the axes that split the operand's dimensions while it is done."""
+    ins, outs = (tuple(dims) for dims in _layouts(t, propagation))
+    known = {axis for axes in ins for axis in axes}
+    start = tuple((*a, *(axis for axis in b if axis not in known)) for a, b in zip(ins, outs))
+    before, after = boxes.nonzero(t.x), boxes.needed(t.eqns[-1].outvars[0])
+    steps = [Step(d, after[t.permutation.index(d)].length) for d in order]
+    itemsize = t.eqns[-1].invars[0].aval.dtype.itemsize
+    return cheapest(start, outs, steps, [rows.length for rows in before], itemsize, propagation.mesh)
 
 
 def _like(v: Var, aval: ShapedArray, propagation: Propagation) -> Var:

@@ -173,20 +173,24 @@ def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
 
 
 def _exchanged(part: Partition) -> Iterator[tuple[Turn, int]]:
-    """The axes along a dimension whose tiles are exchanged for parts of another one and back, on that one, and the
-    bytes of the result on a device: what follows may take it as it is before it is sent back."""
+    """The axes along a dimension whose tiles are exchanged for parts of another one and back, on that one, and those
+    that end at such an equation, on one that can be exchanged; with the bytes of the result on a device: what follows
+    may take it as it is before it is sent back."""
     propagation = part.propagation
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         exchanged = {n for n, factor in enumerate(rule.factors) if factor.passes == EXCHANGED}
         if not exchanged:
             continue
         out = eqn.outvars[0]
-        dims = propagation.layout(out).dims
-        axes = next((axes for axes, factors in zip(dims, rule.results[0]) if exchanged & set(factors)), ())
-        whole = (d for d, n in enumerate(out.aval.shape) if not dims[d] and n >= part.mesh.sizes(axes))
-        dim = max(whole, default=None) if axes else None
-        if dim is not None:
-            yield Turn(rule, axes, 0, dim, moves=True), out.aval.nbytes // part.mesh.size
+        result = propagation.layout(out)
+        passing = [bool(exchanged & set(factors)) for factors in rule.results[0]]
+        ended = [a for a in propagation.layout(eqn.invars[0]).dims if a and result.axes_used.isdisjoint(a)]
+        back = [a for a, passes in zip(result.dims, passing) if a and passes]
+        for axes, among in (*((a, passing) for a in ended), *((a, [True] * len(passing)) for a in back)):
+            fits = (n >= part.mesh.sizes(axes) for n in out.aval.shape)
+            whole = (d for d, ok in enumerate(fits) if ok and not result.dims[d] and among[d])
+            if (dim := max(whole, default=None)) is not None:
+                yield Turn(rule, axes, 0, dim, moves=True), out.aval.nbytes // part.mesh.size
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:

@@ -8,6 +8,7 @@ operands every time. Reshapes and transposes move nothing. Slices and in-place u
 from __future__ import annotations
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import PARALLEL, REDUCTION
@@ -75,8 +76,10 @@ class Traffic:
 
     def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> float:
         op = eqn.op
-        if op.is_view or isinstance(op, (Collective, RegionOp)):
+        if op.is_view or isinstance(op, RegionOp) or _sends(op):
             return 0
+        if isinstance(op, Collective) and not self.fused_away.issuperset(eqn.outvars):
+            return 0  # a device's own tile may be read where it is
         if (kernel := kernel_cost(op)) is not None and kernel.nbytes is not None:
             return kernel.nbytes
         if op.update_operand is not None:
@@ -91,6 +94,11 @@ class Traffic:
                 read_once.add(atom)
             read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
         return (written + read) * self.sweeps(eqn)
+
+
+def _sends(op: Op) -> bool:
+    """Whether devices communicate. A device's own tile of what all have is a slice like any other."""
+    return isinstance(op, Collective) and bool(op.kind)
 
 
 def _picks(eqn: JaxprEqn) -> bool:
@@ -112,7 +120,7 @@ def fuses(eqn: JaxprEqn) -> str | None:
     A fused reduction writes its results to memory.
     """
     op = eqn.op
-    if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
+    if _sends(op) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
     if kernel_cost(op) is not None:
         return None
