@@ -26,7 +26,7 @@ Place = Node | tuple[Node, int]
 
 #: operations, besides elementwise ones, whose operands of the same rank lie like their result
 _KEEP = frozenset(
-    """all_gather all_reduce all_to_all collective_permute concatenate dynamic_slice dynamic_update_slice fft
+    """all_gather all_reduce all_to_all collective_permute concatenate dynamic_slice dynamic_update_slice
     optimization_barrier pad reduce_scatter reduce_window reverse scatter slice""".split()
 )
 #: operations that take an operand, and give a result, in any order
