@@ -138,6 +138,10 @@ class _Assigner:
         if node.op == "matmul":
             self._constrain_product(node)
             return
+        if node.op == "transpose" and node.operands[0].op == "matmul" and len(self.users[node.operands[0]]) == 1:
+            if len(node.shape) > 2 and _is_written(node.attributes["permutation"]):
+                self._want(node, 0, node.attributes["permutation"], True)
+            return
         if node.op == "get":
             (source,), i = node.operands, node.attributes["index"]
             carried = self.layouts.inside[source][-1].results if source.op == "while" else ()
@@ -158,13 +162,13 @@ class _Assigner:
                     self._want(node, i, needed(x), True)
 
     def _constrain_product(self, node: Node) -> None:
-        """Matrices lie in either order, but those of several pairs, or with merged dimensions, in the default."""
-        several = len(node.shape) > 2
+        """Matrices lie in either order. Several pairs lie in the default one, or in which their product is read."""
+        if len(node.shape) < 3:
+            return
         for i, x in enumerate(node.operands):
-            if several or x.op == "reshape":
-                self._want(node, i, default(x), True)
-        if several or any(user.op == "reshape" for user, _ in self.users[node]):
-            self._set(node, default(node), True)
+            self._want(node, i, default(x), True)
+        order = next((o for user in self.users[node] if (o := self.layouts.read.get(user)) and _is_written(o)), None)
+        self._set(node, order or default(node), True)
 
     # --- setting orders -------------------------------------------------------------------------------------
     def _set(self, node: Node, order: Order, must: bool, first: bool = True) -> None:
@@ -248,6 +252,13 @@ class _Assigner:
             its = result_order(user, order)
             if its is not None:
                 self._set(user, its, user.op == "transpose", _soon(user))
+
+
+def _is_written(order: Order) -> bool:
+    """Whether the library writes products of several pairs of matrices in an order: the pairs side by side, not fastest."""
+    pairs = [d for d in order if d < len(order) - 2]
+    at = order.index(pairs[0])
+    return order[-1] != pairs[-1] and order[at : at + len(pairs)] == tuple(sorted(pairs))
 
 
 def _soon(node: Node) -> bool:
