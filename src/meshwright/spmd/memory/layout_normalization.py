@@ -1,6 +1,7 @@
 """Arrays as they lie in memory, for GPUs: each in the default order of its dimensions, with those as they lie.
 
 Transposes that move nothing become reshapes, and where an array is read in another order than it has, it is transposed.
+What was computed of transposed arrays as well is then computed once.
 Source: XLA's ``LayoutNormalization``.
 """
 
@@ -24,6 +25,7 @@ from meshwright.spmd.memory.layout_constraints import (
     regrouped,
     same_memory,
 )
+from meshwright.spmd.memory.repeats import merged
 from meshwright.spmd.memory.simplify import keeps_order
 
 #: attributes with one number for each dimension, and with numbers of dimensions
@@ -116,7 +118,7 @@ class _Normalizer:
         for node in graph.post_order():
             self._normalize(node)
         results = tuple(self._as(x, order) for x, order in zip(graph.results, self.layouts.results))
-        return replace(graph, results=results)
+        return merged(replace(graph, results=results), {})
 
     def _as(self, x: Node, order: Order) -> Node:
         """An array as it lies in an order."""
