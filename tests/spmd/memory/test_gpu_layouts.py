@@ -8,12 +8,9 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import lax
+from meshwright import lax, nn
 from meshwright.errors import MissingExtraError
 from meshwright.spmd.memory.compilers import compiler_for
-from meshwright.spmd.memory.layout_constraints import assign_layouts, regrouped
-from meshwright.spmd.memory.layout_normalization import normalize
-from meshwright.spmd.memory.record import record
 
 H100 = compiler_for("cuda", "h100")
 LINE = mw.AbstractMesh((8,), ("d",))
@@ -23,60 +20,42 @@ def array(*shape, dtype=np.float32):
     return mw.ShapeDtypeStruct(shape, dtype)
 
 
-def turned(x, y):
-    """What is computed in the order of an argument, and read the other way round by a product and a sum."""
-    z = mnp.sin(mnp.exp(x).transpose(2, 0, 1) * y)
-    return z.transpose(1, 2, 0) * mnp.cos(z).sum(0)[..., None]
+def exchanged(x, y):
+    """Products that are written the other way round."""
+    return mnp.swapaxes(x @ y, 1, 2)
 
 
-def solved(a, b):
-    """A matrix that a solve reads by columns, and a product by rows."""
-    low = mnp.tril(mnp.exp(a))
-    return low @ mw.scipy.linalg.solve_triangular(low, b, lower=True)
+def marched(p, q):
+    """The gradient of a distance from points, whose dimension is first as it is computed, and last as it is mapped."""
+
+    def distance(p):
+        return -nn.logsumexp(-8 * (mnp.linalg.norm(p[None] - q[:, :3], axis=-1) - q[:, 3])) / 8
+
+    return mw.vmap(mw.vmap(mw.grad(distance)))(p)
 
 
-def stacked(x, w):
-    """A loop that stacks arrays whose dimensions are read the other way round afterwards."""
+def chains(a, b):
+    """Loops of which one stacks what the other reads: both carry it in the order that it has for the loops alone."""
 
-    def step(x, w):
-        x = mnp.sin(x @ w)
-        return x, x
+    def likelihood(a, b):
+        def step(c, row):
+            return nn.logsumexp(c[:, None] + a, axis=0) + row, None
 
-    y = lax.scan(step, x, w)[1]
-    return lax.scan(lambda c, z: (mnp.sin(c * z), None), mnp.ones((16, 128)), mnp.exp(y).transpose(2, 0, 1))[0]
+        return nn.logsumexp(lax.scan(step, b[0], b[1:])[0])
 
-
-def heads(x, w):
-    """The gradient of attention, of which each head is a matrix."""
-
-    def f(x):
-        q, k, v = mnp.split(x @ w, 3, -1)
-        q, k, v = (a.reshape(4, 128, 4, 32) for a in (q, k, v))
-        s = mnp.einsum("bqhd,bkhd->bhqk", mnp.sin(q), k)
-        return mnp.einsum("bhqk,bkhd->bqhd", mnp.exp(s), v).sum()
-
-    return mw.grad(f)(x)
+    return mw.grad(lambda a: mw.vmap(lambda b: likelihood(a, b))(b).sum())(a)
 
 
-def points(p, q):
-    d = mnp.sqrt(((p[:, :, None] - q) ** 2).sum(-1) + 1e-3).transpose(2, 0, 1)
-    e = mnp.exp(-8 * d)
-    s = mnp.log(e.sum(0))
-    return s, (mnp.exp(s)[..., None] * e.transpose(1, 2, 0)).max(-1)
-
-
-def power(w, q):
-    p = mnp.linalg.qr(w @ q)[0]
-    return p, w.T @ p
+def masked(r, w, v, u):
+    """A matrix that one product reads as it is, and one transposed: it is computed once."""
+    return (r * w) @ v, (r.T * w.T) @ u
 
 
 PROGRAMS = {
-    "turned": (turned, (array(64, 64, 128), array(128, 64, 64))),
-    "solved": (solved, (array(512, 512), array(512, 64))),
-    "stacked": (stacked, (array(128, 128), array(16, 128, 128))),
-    "heads": (heads, (array(4, 128, 128), array(128, 384))),
-    "points": (points, (array(64, 128, 3), array(12, 3))),
-    "power": (power, (array(1024, 512), array(512, 64))),
+    "exchanged": (exchanged, (array(2, 512, 256), array(2, 256, 512))),
+    "marched": (marched, (array(64, 128, 3), array(12, 4))),
+    "chains": (chains, (array(32, 32), array(8, 64, 32))),
+    "masked": (masked, (array(256, 384), array(256, 384), array(384, 16), array(256, 16))),
 }
 
 

@@ -113,7 +113,10 @@ class _Assigner:
         for node in reversed(self.nodes):
             self._constrain(node)
         self._spread()
-        for node in self.nodes:
+        # What a loop does not change comes last in what it carries.
+        kept = {x for x, y in zip(self.graph.parameters, self.graph.results) if x is y}
+        changed = [x for x in self.graph.parameters if x not in kept]
+        for node in (*changed, *self.nodes):
             if len(node.avals) == 1 and node not in self.layouts.orders:
                 self._set(node, default(node), False)
                 self._spread()
@@ -255,7 +258,7 @@ class _Assigner:
 
 
 def _is_written(order: Order) -> bool:
-    """Whether the library writes products of several pairs of matrices in an order: the pairs side by side, not fastest."""
+    """Whether the library writes products of several pairs of matrices in an order: the pairs together, not fastest."""
     pairs = [d for d in order if d < len(order) - 2]
     at = order.index(pairs[0])
     return order[-1] != pairs[-1] and order[at : at + len(pairs)] == tuple(sorted(pairs))

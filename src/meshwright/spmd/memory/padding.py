@@ -31,7 +31,7 @@ def constant_bytes(kernel: Kernel) -> int:
     Of complex numbers, a product reads the real parts, the imaginary parts, and their sums. Parts that are one number
     take no memory.
     """
-    parts = kernel.root.attributes.get("parts", 2)
+    parts: int = kernel.root.attributes.get("parts", 2)
     summed = kernel.root.avals[0].dtype.kind == "c" and parts > 1 and any(map(is_product, kernel.users))
     return padded(kernel) * (parts + summed) // 2
 

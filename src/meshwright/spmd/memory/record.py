@@ -255,11 +255,16 @@ def _digest(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> int:
-    """How many of the real and the imaginary part of an array of constants are not one number; 2 if it is not known."""
+    """How many of the real and the imaginary part of an array of constants are not one number; 2 if it is not known.
+
+    Zeros of both signs are not one number.
+    """
     known = known_values(value) if getattr(value, "dtype", np.dtype(bool)).kind == "c" else None
     if known is None or not known.size:
         return 2
-    return sum(bool((part != part.flat[0]).any()) for part in (known.real, known.imag))
+    parts = (np.ascontiguousarray(part).reshape(-1) for part in (known.real, known.imag))
+    bits = (part.view(f"u{part.dtype.itemsize}") for part in parts)
+    return sum(bool((part != part[0]).any()) for part in bits)
 
 
 def _alike(graph: Graph) -> Any:
