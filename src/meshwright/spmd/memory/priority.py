@@ -116,8 +116,7 @@ def _gained(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
     if inside.emitted * around.times[producer.root] + around.emitted > _EMITTED:
         return None
     if not compiler.into_products:
-        # A value of which something is a view is still written. What is computed of it is then computed again.
-        return -inside.reads.alone if user.view else gained(producer, inside.reads, user, around.reads)
+        return gained(producer, inside.reads, user, around.reads)
     share = around.shares[producer.root]
     if share > 1 and not is_product(user):
         if any(node.expensive and node.op not in _READS for node in producer.members):
