@@ -86,7 +86,7 @@ def _predicted(
     if compiler.accumulates:
         add_in_place(graph)
     if compiler.hoists:
-        hoist(graph, inflates=not compiler.tiles)
+        hoist(graph, compiler.tiles)
     if compiler.tiles:
         sink(graph)
         prune(graph)
