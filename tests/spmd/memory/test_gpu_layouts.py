@@ -11,6 +11,9 @@ import meshwright.numpy as mnp
 from meshwright import lax, nn
 from meshwright.errors import MissingExtraError
 from meshwright.spmd.memory.compilers import compiler_for
+from meshwright.spmd.memory.layout_constraints import regrouped
+from meshwright.spmd.memory.layout_normalization import normalize
+from meshwright.spmd.memory.record import record
 
 H100 = compiler_for("cuda", "h100")
 LINE = mw.AbstractMesh((8,), ("d",))
@@ -69,3 +72,46 @@ def test_peaks_are_those_of_programs_compiled_for_an_h100(name):
     except MissingExtraError as error:
         pytest.skip(str(error))
     assert report.predicted.memory.live_bytes == pytest.approx(report.peak_bytes, rel=1e-3)
+
+
+def check(graph):
+    for node in graph.post_order():
+        for region in node.regions:
+            check(region)
+        (x, *_) = node.operands or (node,)
+        if node.op == "transpose":
+            assert node.shape == tuple(x.shape[d] for d in node.attributes["permutation"])
+        elif node.op == "reshape":
+            assert node.avals[0].size == x.avals[0].size
+        elif node.op == "broadcast_in_dim":
+            dims = node.attributes["broadcast_dimensions"]
+            assert list(dims) == sorted(dims) and x.shape == tuple(node.shape[d] for d in dims)
+        elif node.op == "reduce" and len(node.avals) == 1:
+            left = [n for d, n in enumerate(x.shape) if d not in node.attributes["dimensions"]]
+            assert sorted(left) == sorted(node.shape)
+        elif node.elementwise:
+            assert {y.shape for y in node.operands} <= {node.shape, ()}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_operations_on_arrays_as_they_lie_have_shapes_that_fit(name):
+    fun, args = PROGRAMS[name]
+    graph = record(mw.jit(fun).trace(*args).jaxpr, LINE, H100)
+    ends = [[x.avals for x in end] for end in (graph.parameters, graph.results)]
+    graph = normalize(graph)
+    check(graph)
+    assert ends == [[x.avals for x in end] for end in (graph.parameters, graph.results)]
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "after", "expected"),
+    [
+        ((8, 4, 16), (0, 1, 2), (32, 16), (0, 1)),
+        ((8, 4, 16), (2, 0, 1), (32, 16), (1, 0)),
+        ((8, 4, 16), (1, 0, 2), (32, 16), None),
+        ((8, 16), (1, 0), (8, 1, 16), (2, 0, 1)),
+        ((8, 1), (1, 0), (8,), None),
+    ],
+)
+def test_orders_after_reshapes_are_those_in_which_elements_follow_each_other(before, order, after, expected):
+    assert regrouped(before, order, after) == expected
