@@ -83,7 +83,7 @@ def test_a_transposed_product_is_the_product_of_exchanged_matrices():
         return mnp.swapaxes(x @ y, 1, 2)
 
     assert memory(f, array(1, 512, 256), array(1, 256, 512)).temp_bytes == 0
-    assert memory(f, array(2, 512, 256), array(2, 256, 512)).temp_bytes == 2 * MIB
+    assert memory(f, array(2, 512, 256), array(2, 256, 512)).temp_bytes == 0
 
 
 def test_scatters_have_a_block_for_each_part_of_their_updates():

@@ -100,6 +100,23 @@ def test_equal_constants_count_once():
     assert temporaries(table, -table) - temporaries(table, table + 0) >= table.nbytes
 
 
+def test_parts_of_complex_constants_that_are_one_number_take_no_memory():
+    """As compiled for v5e:2x2, each part has 131,072 bytes twice: as a constant, and copied to vector memory."""
+
+    def peak(factors):
+        spectra = partitioned(lambda x: mnp.abs(mnp.fft.fft(x) * factors), array(256, 128, dtype=np.complex64))
+        return memory_on(spectra, mw.target("v5e:2x2")).peak_bytes
+
+    parts = np.arange(256 * 128, dtype=np.float32).reshape(256, 128)
+    real, imaginary = parts.astype(np.complex64), np.zeros((256, 128), np.complex64)
+    imaginary.imag = parts
+    both = peak(real + imaginary)
+    assert both - peak(real) == both - peak(imaginary) == 1441792 - 1179648
+    negative = imaginary.copy()
+    negative.real[0] = -0.0
+    assert peak(negative) == both
+
+
 def test_elements_written_to_rows_are_selected():
     """The gradient of picking an element of each row is fused, where a scatter would be a kernel of its own."""
 

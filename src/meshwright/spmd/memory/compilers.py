@@ -45,6 +45,7 @@ class Compiler:
     ``moves_narrow``: what is converted to a wider type is so after a collective that only moves it. Source: XLA's
     ``CollectiveQuantizer``.
     ``library_from``: elements of two matrices from which their product is a library call; smaller ones are loops.
+    ``bitcasts``: arrays lie in the orders in which transposes move nothing.
     ``either_order``: matrices of products lie in either order, also if several dimensions are merged to one of theirs.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
@@ -85,6 +86,7 @@ class Compiler:
     joins_sums: bool = False
     moves_narrow: bool = False
     library_from: int = 0
+    bitcasts: bool = False
     either_order: bool = False
     workspace: int = 0
     tupled: bool = False
@@ -133,6 +135,7 @@ CUDA = Compiler(
     joins_sums=True,
     moves_narrow=True,
     library_from=100,
+    bitcasts=True,
     either_order=True,
     workspace=4 * 2**20,
     tupled=True,

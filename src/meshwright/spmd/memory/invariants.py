@@ -11,24 +11,25 @@ import math
 from collections.abc import Mapping
 
 from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.spmd.memory.layouts import node_bytes
 
 #: operations that are too cheap to be hoisted alone
 _CHEAP = ("broadcast_in_dim", "constant", "iota", "replica_id", "reshape", "reverse", "slice", "transpose")
 
 
-def hoist(graph: Graph, inflates: bool = True) -> None:
+def hoist(graph: Graph, tiles: bool = False) -> None:
     """Hoist loop-invariant operations in place, inner loops first.
 
-    ``inflates``: also operations whose results are larger than their operands.
+    ``tiles``: only those whose results are not larger than their operands, with the padding of tiles.
     """
     for node in graph.post_order():
         for region in node.regions:
-            hoist(region, inflates)
+            hoist(region, tiles)
         if node.op == "while":
-            _hoist(node, inflates)
+            _hoist(node, tiles)
 
 
-def _hoist(loop: Node, inflates: bool) -> None:
+def _hoist(loop: Node, tiles: bool) -> None:
     condition, body = loop.regions
     outside = {p: x for p, r, x in zip(body.parameters, body.results, loop.operands) if p is r}
     if not outside:
@@ -37,7 +38,7 @@ def _hoist(loop: Node, inflates: bool) -> None:
     for node in order:
         if node.op == "parameter" or node in body.effects or not all(x in outside for x in node.operands):
             continue
-        if inflates or _given(node) >= sum(aval.nbytes for aval in node.avals):
+        if not tiles or _given(node) >= _padded(node):
             outside[node] = _copied(node, outside)
     taken = {node for node in order if node in outside and node.op not in (*_CHEAP, "parameter")}
     read = {*body.results}.union(*(node.operands for node in order if node not in taken))
@@ -56,7 +57,11 @@ def _given(node: Node) -> float:
     """The bytes of a node's operands. Arrays of numbers that have none are not made before the loop for that."""
     if node.op in ("constant", "iota"):
         return math.inf
-    return sum(aval.nbytes for x in node.operands for aval in x.avals)
+    return sum(map(_padded, node.operands))
+
+
+def _padded(node: Node) -> int:
+    return sum(node_bytes(node, i) for i in range(len(node.avals)))
 
 
 def sink(graph: Graph, arrays: bool = False) -> None:

@@ -33,7 +33,7 @@ _CYCLES = {
     "tanh": 467,
 }
 _OTHERS, _SPECIAL = 3, 100
-#: concatenation needs comparisons and branches. XLA makes it expensive if parts do not fill warps
+#: concatenation needs comparisons and branches. XLA makes it expensive if the first part does not fill warps
 _JOINED, _JOINED_APART, _WARP = 6, 400, 32
 #: bytes of main memory per cycle of a unit and per launch of a kernel, and what remains of the shorter of two times
 _CYCLE, LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
@@ -150,7 +150,7 @@ def cycles(node: Node) -> float:
     size = node.avals[0].size
     if node.op == "concatenate":
         d = node.attributes["dimension"]
-        apart = d and any(x.shape[d] % _WARP for x in node.operands)
+        apart = d and node.operands[0].shape[d] % _WARP
         return size * (_JOINED_APART if apart else _JOINED)
     if node.op == "reduce":
         return node.operands[0].avals[0].size * _combining(node)

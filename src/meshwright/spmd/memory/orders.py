@@ -105,7 +105,7 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     factors = _rounded(make, operands, algorithm)
     simple = _without_product(make, factors, aval, (lb, rb, lc, rc))
     if simple is None and compiler.sums_vectors:
-        simple = _vector_product(make, factors, aval, (lb, rb, lc, rc))
+        simple = _vector_product(make, factors, aval, (lb, rb, lc, rc), compiler.bitcasts)
     if simple is not None:
         return simple
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
@@ -159,9 +159,13 @@ def _without_product(
 
 
 def _vector_product(
-    make: Make, operands: Sequence[Node], aval: ShapedArray, dims: Sequence[tuple[int, ...]]
+    make: Make, operands: Sequence[Node], aval: ShapedArray, dims: Sequence[tuple[int, ...]], merged: bool
 ) -> Node | None:
-    """A product with a vector is multiplied elementwise, then summed up."""
+    """A product with a vector is multiplied elementwise, then summed up.
+
+    ``merged``: of a matrix, and a vector without dimensions of one element, whose sides are one dimension each. Source:
+    XLA's ``DotDecomposer``.
+    """
     lb, rb, lc, rc = dims
     for (vector, batch, summed), (x, along, gone) in (
         ((operands[0], lb, lc), (operands[1], rb, rc)),
@@ -169,6 +173,17 @@ def _vector_product(
     ):
         if _size(vector, [d for d in range(len(vector.shape)) if d not in (*batch, *summed)]) != 1:
             continue
+        free = [d for d in range(len(x.shape)) if d not in (*along, *gone)]
+        if merged and (len(gone) > 1 or len(free) > 1):
+            sides = (gone, free) if x is operands[1] else (free, gone)
+            pair, n = [_merged(make, vector, batch, summed), _merged(make, x, along, *sides)], len(along)
+            result = aval.update(shape=(*(x.shape[d] for d in along), _size(x, free)))
+            ends = [(n,), (n if x is operands[1] else n + 1,)]
+            if x is not operands[1]:
+                pair, ends = pair[::-1], ends[::-1]
+            every = tuple(range(n))
+            product = _vector_product(make, pair, result, (every, every, *ends), False)
+            return product and make("reshape", (product,), aval, {})
         kept = [d for d in range(len(vector.shape)) if d in batch or d in summed]
         at = tuple(along[batch.index(d)] if d in batch else gone[summed.index(d)] for d in kept)
         flat = make("reshape", (vector,), vector.avals[0].update(shape=tuple(vector.shape[d] for d in kept)), {})
@@ -190,6 +205,14 @@ def _vector_product(
         )
         return _converted(make, whole, aval.dtype)
     return None
+
+
+def _merged(make: Make, x: Node, batch: Sequence[int], *sides: Sequence[int]) -> Node:
+    """An array with the batching dimensions first, and one dimension for each side."""
+    order = (*batch, *(d for side in sides for d in side))
+    lies = permuted(make, x, (*order, *(d for d in range(len(x.shape)) if d not in order)))
+    shape = (*(x.shape[d] for d in batch), *(_size(x, side) for side in sides))
+    return make("reshape", (lies,), x.avals[0].update(shape=shape), {})
 
 
 @cache

@@ -28,10 +28,12 @@ def pad(buffers: Sequence[Buffer]) -> None:
 def constant_bytes(kernel: Kernel) -> int:
     """The bytes of an array of constants.
 
-    Of complex numbers, a product reads the real parts, the imaginary parts, and their sums.
+    Of complex numbers, a product reads the real parts, the imaginary parts, and their sums. Parts that are one number
+    take no memory.
     """
-    summed = kernel.root.avals[0].dtype.kind == "c" and any(map(is_product, kernel.users))
-    return padded(kernel) * (3 if summed else 2) // 2
+    parts: int = kernel.root.attributes.get("parts", 2)
+    summed = kernel.root.avals[0].dtype.kind == "c" and parts > 1 and any(map(is_product, kernel.users))
+    return padded(kernel) * (parts + summed) // 2
 
 
 def padded(kernel: Kernel) -> int:

@@ -18,6 +18,7 @@ from meshwright.spmd.memory.halves import halve, halve_invariants
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist, sink
 from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.layout_normalization import normalize
 from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Plan, Scope, planned
@@ -80,10 +81,12 @@ def _predicted(
         sink(graph, arrays=True)
     if compiler.merges:
         merge_products(graph, compiler.merges)
+    if compiler.bitcasts:
+        graph = normalize(graph)
     if compiler.accumulates:
         add_in_place(graph)
     if compiler.hoists:
-        hoist(graph, inflates=not compiler.tiles)
+        hoist(graph, compiler.tiles)
     if compiler.tiles:
         sink(graph)
         prune(graph)

@@ -20,7 +20,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node, captured
+from meshwright.spmd.memory.graph import COLLECTIVES, ELEMENTWISE, FOLDED, Graph, Node, captured
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.parts import sliced
 from meshwright.spmd.memory.prune import CHOICES
@@ -131,7 +131,7 @@ class Recorder(Interpreter[Node]):
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         if np.ndim(value) or (value := known_values(value)) is None:
-            return self._array(aval, _digest(value))
+            return self._array(aval, _digest(value), _parts(value))
         key = ("constant", value.tobytes(), aval.dtype)
         scalar = self._known.get(key)
         if scalar is None:
@@ -139,11 +139,15 @@ class Recorder(Interpreter[Node]):
             scalar = self._known[key] = Node("constant", (), (ShapedArray((), aval.dtype),), given)
         return splat(self._make, scalar, aval)
 
-    def _array(self, aval: ShapedArray, digest: str | None) -> Node:
-        """An array of constants; equal ones, which have the same digest, are one node."""
+    def _array(self, aval: ShapedArray, digest: str | None, parts: int = 2) -> Node:
+        """An array of constants; equal ones, which have the same digest, are one node.
+
+        ``parts``: of a complex array, how many of the real and the imaginary one are not one number.
+        """
+        known = {"parts": parts} if parts < 2 else {}
         if digest is None:
-            return Node("constant", (), (aval,), {}, self._source)
-        node = Node("constant", (), (aval,), {"digest": digest}, self._source)
+            return Node("constant", (), (aval,), known, self._source)
+        node = Node("constant", (), (aval,), {"digest": digest, **known}, self._source)
         return self._known.setdefault(("array", digest, aval), node)
 
     def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Node:
@@ -220,7 +224,8 @@ class Recorder(Interpreter[Node]):
         from_ = [x.attributes.get("digest") or (scalar_value(x) if x.is_splat() else None) for x in operands]
         known = None not in from_
         text = repr((op, aval.shape, from_, sorted((k, hashable(v)) for k, v in given.items())))
-        return self._array(aval, hashlib.blake2b(text.encode()).hexdigest() if known else None)
+        parts = operands[0].attributes.get("parts", 2) if len(operands) == 1 and op not in ELEMENTWISE else 2
+        return self._array(aval, hashlib.blake2b(text.encode()).hexdigest() if known else None, parts)
 
     # --- programs -------------------------------------------------------------------------------------------
     def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
@@ -247,6 +252,19 @@ def _digest(value: Any) -> str | None:
     """A digest of an array of constants, if its elements are known."""
     known = known_values(value) if getattr(value, "nbytes", 0) <= _HASHED else None
     return None if known is None else hashlib.blake2b(np.ascontiguousarray(known).view(np.uint8).data).hexdigest()
+
+
+def _parts(value: Any) -> int:
+    """How many of the real and the imaginary part of an array of constants are not one number; 2 if it is not known.
+
+    Zeros of both signs are not one number.
+    """
+    known = known_values(value) if getattr(value, "dtype", np.dtype(bool)).kind == "c" else None
+    if known is None or not known.size:
+        return 2
+    parts = (np.ascontiguousarray(part).reshape(-1) for part in (known.real, known.imag))
+    bits = (part.view(f"u{part.dtype.itemsize}") for part in parts)
+    return sum(bool((part != part[0]).any()) for part in bits)
 
 
 def _alike(graph: Graph) -> Any:

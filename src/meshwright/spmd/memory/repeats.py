@@ -30,12 +30,15 @@ def _carry_once(loop: Node) -> None:
             again[i] = first[operand]
     if again:
         loop.regions = tuple(
-            _merged(g, {g.parameters[i]: g.parameters[k] for i, k in again.items()}) for g in (condition, body)
+            merged(g, {g.parameters[i]: g.parameters[k] for i, k in again.items()}) for g in (condition, body)
         )
 
 
-def _merged(graph: Graph, same: Mapping[Node, Node]) -> Graph:
-    """A graph in which some parameters are the ``same`` as others. Results that are parameters stay."""
+def merged(graph: Graph, same: Mapping[Node, Node]) -> Graph:
+    """A graph in which equal operations are one, and some parameters the ``same`` as others.
+
+    Results that are parameters stay.
+    """
     same = dict(same)
     known: dict[object, Node] = {}
     for node in graph.post_order():

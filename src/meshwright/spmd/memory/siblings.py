@@ -141,6 +141,8 @@ def _loop(kernel: Kernel, on_tpus: bool) -> tuple[Hashable, Node | None] | None:
     GPUs count elements; what dimensions they have does not matter, but in transposes by tiles.
     """
     root = kernel.root
+    while not on_tpus and root.op == "reshape" and root.operands[0] in kernel.members:
+        (root,) = root.operands  # on GPUs, what a kernel writes is only then said to have other dimensions
     if kernel.view or not kernel.loop or len(root.avals) != 1 or root.op in _ALONE:
         return None
     if root.op == "reduce":
