@@ -315,18 +315,16 @@ class _Propagator:
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
-        given = rule
-        if self.planting:
-            rule = rule.with_whole_exchanges
-        elif rule in self.strategy.stays:
-            rule = rule.with_whole_windows
+        stays = not self.planting and rule in self.strategy.stays
+        read = rule.with_whole_exchanges if self.planting else rule.with_whole_windows if stays else rule
         dims = tuple(map(self.dims_of, atoms))
         if not any(map(any, dims)):
             return
         asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
-        new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
-        if rule is not given and rule == given.with_whole_exchanges and not self.planting and not any(new[-1]):
-            new = (*new[:-1], left_split(dims[0], given, eqn.invars[0].aval, eqn.outvars[0].aval, self.mesh))
+        new = spread(read, dims, len(eqn.invars), self.mesh) if asked is None else asked
+        if stays and read == rule.with_whole_exchanges and not any(new[-1]):
+            # Nothing is sent back after a transform: its result has the axes where the operand's moved to.
+            new = (*new[:-1], left_split(dims[0], rule, eqn.invars[0].aval, eqn.outvars[0].aval, self.mesh))
         mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
         for n, (atom, old, after) in enumerate(zip(atoms, dims, new)):
             if after != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):
