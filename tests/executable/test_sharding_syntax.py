@@ -437,7 +437,7 @@ def test_annotations_in_control_flow_bodies() -> None:
       %s = func.call @step(%a) : (tensor<8x16xf32>) -> tensor<8x16xf32>
       stablehlo.return %d, %s : tensor<i32>, tensor<8x16xf32>
     }
-    %pred = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %pred = stablehlo.compare LT, %w#0, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
     %r = "stablehlo.if"(%pred) ({
       %t = sdy.sharding_constraint %w#1 <@mesh, [{}, {"x"}]> : tensor<8x16xf32>
       %u = stablehlo.sine %t : tensor<8x16xf32>
