@@ -95,3 +95,18 @@ def test_each_dimension_of_a_transform_may_be_split(kind, dims):
     x = np.random.default_rng(0).normal(size=(6, 5, 7)).astype(np.float32 if kind == "rfftn" else np.complex64)
     place = NamedSharding(mesh, P(*dims))
     mw.jit(getattr(mnp.fft, kind), in_shardings=place, out_shardings=place).lower(x).partition().verify(x)
+
+
+@pytest.mark.parametrize("shape", [(32, 24, 20), (64, 32, 100), (16, 8, 9)])
+def test_filters_of_real_planes_are_left_split_where_devices_divide_them_best(shape):
+    """A dimension that gets smaller is transformed before axes move off another one, to where least is sent then."""
+    rows, columns, _ = shape
+    k = np.random.default_rng(1).normal(size=(rows, columns // 2 + 1, 1)).astype(np.float32)
+
+    def run(x):
+        return mnp.fft.irfftn(mnp.fft.rfftn(x, axes=(0, 1)) * k, s=(rows, columns), axes=(0, 1)) + x
+
+    x = mw.ShapeDtypeStruct(shape, np.float32)
+    part = mw.jit(run, in_shardings=ROWS, out_shardings=ROWS).lower(x).partition()
+    assert [c.kind for c in part.collectives] == ["all_to_all"] * 2
+    part.verify()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import EXCHANGED, ShardingRule
+from meshwright.sharding.rule import EXCHANGED, REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -56,8 +56,10 @@ def cheapest(
 def left_split(dims: Dims, rule: ShardingRule, x: ShapedArray, result: ShapedArray, mesh: AbstractMesh) -> Dims:
     """How the result of an op is split that exchanges the tiles of dimensions for parts of others, if nothing is sent
     back; ``dims`` split its operand ``x``. A dimension that gets smaller is transformed first, one that grows last."""
-    exchanged = {n for n, factor in enumerate(rule.factors) if factor.passes == EXCHANGED}
-    transformed = [d for d, factors in enumerate(rule.operands[0]) if not factors or exchanged & set(factors)]
+    one_at_a_time = {
+        n for n, factor in enumerate(rule.factors) if factor.passes == EXCHANGED or factor.kind == REPLICATED
+    }
+    transformed = [d for d, factors in enumerate(rule.operands[0]) if one_at_a_time & set(factors)]
     transformed.sort(key=lambda d: (result.shape[d] - x.shape[d], bool(dims[d])))
     steps = [Step(d, result.shape[d]) for d in transformed]
     return cheapest(dims, (), steps, x.shape, max(x.dtype.itemsize, result.dtype.itemsize), mesh)[-1]
