@@ -7,6 +7,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
+from meshwright.spmd.pencils import Step, cheapest
 
 MESH = mw.AbstractMesh((8,), ("x",))
 ROWS = NamedSharding(MESH, P("x"))
@@ -109,4 +110,32 @@ def test_filters_of_real_planes_are_left_split_where_devices_divide_them_best(sh
     x = mw.ShapeDtypeStruct(shape, np.float32)
     part = mw.jit(run, in_shardings=ROWS, out_shardings=ROWS).lower(x).partition()
     assert [c.kind for c in part.collectives] == ["all_to_all"] * 2
+    part.verify()
+
+
+@pytest.mark.parametrize("end", [((), (), ()), (("y",), (), ())])
+@pytest.mark.parametrize("sizes", [(96, 32, 32), (24, 32, 20), (48, 15, 21)])
+def test_axes_that_a_result_does_not_use_are_not_gathered_for_its_transforms(end, sizes):
+    """Each transform is done while its dimension is whole, and devices repeat none of them."""
+    mesh = mw.AbstractMesh((2, 3), ("x", "y"))
+    steps = [Step(2, sizes[2] // 2 + 1), Step(1, sizes[1])]
+    path = cheapest((("y",), ("x",), ()), end, steps, sizes, 8, mesh)
+    assert all(not dims[step.dim] for dims, step in zip(path, steps))
+    assert all({axis for axes in dims for axis in axes} == {"x", "y"} for dims in path)
+
+
+def test_two_spectra_that_are_combined_are_exchanged_once_each():
+    shape, mesh = (24, 32, 32), mw.AbstractMesh((2, 4), ("x", "y"))
+
+    def transformed(x):
+        return mnp.fft.rfftn(x, axes=(1, 2))
+
+    def run(x):
+        spectrum = transformed(x) + transformed(mnp.tanh(x)) ** 2
+        return mnp.fft.irfftn(spectrum, s=shape[1:], axes=(1, 2)).sum(1)
+
+    lowered = mw.jit(run, in_shardings=NamedSharding(mesh, P("y", "x"))).lower(mw.ShapeDtypeStruct(shape, np.float32))
+    part = lowered.partition()
+    assert "all_gather" not in {c.kind for c in part.collectives}
+    assert part.work.redundancy < 1.1
     part.verify()
