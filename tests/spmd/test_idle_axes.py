@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -158,3 +159,23 @@ def test_loops_look_up_rows_of_a_split_table_in_parts(monkeypatch):
     monkeypatch.setattr(idle, "_of_lookups", lambda *_: iter(()))
     without = lowered.partition()
     assert without.bytes_sent > 8 * part.bytes_sent and without.work.redundancy > 3
+
+
+@pytest.mark.parametrize(
+    ("fun", "shape", "spec"),
+    [
+        (lambda x: (abs(mnp.fft.rfft(x)) ** 2).sum(0), (64, 96), P("x", "y")),
+        (lambda x: (abs(mnp.fft.rfft(x)) ** 2).sum(), (16, 6, 24), P("x", None, "y")),
+        (lambda x: mnp.linalg.qr(x)[1].sum(), (64, 8, 8), P("x", None, "y")),
+        (lambda x: mnp.linalg.qr(x)[1].sum(), (16, 8, 8), P(None, "x", "y")),
+        (lambda x: mnp.linalg.svd(x, compute_uv=False).sum(), (64, 4, 4), P(None, "x", "y")),
+    ],
+)
+def test_axes_of_what_has_to_be_whole_split_what_numbers_it(fun, shape, spec):
+    """Power spectra and decompositions of what is split: devices exchange it once, and repeat nothing."""
+    mesh = mw.AbstractMesh((2, 4), ("x", "y"))
+    lowered = mw.jit(fun, in_shardings=NamedSharding(mesh, spec)).lower(mw.ShapeDtypeStruct(shape, np.float32))
+    part = lowered.partition()
+    assert {c.kind for c in part.collectives} == {"all_to_all", "all_reduce"}
+    assert part.work.redundancy < 1.05
+    part.verify()

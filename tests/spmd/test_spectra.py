@@ -7,6 +7,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
+from meshwright.spmd.pencils import Step, cheapest
 
 MESH = mw.AbstractMesh((8,), ("x",))
 ROWS = NamedSharding(MESH, P("x"))
@@ -95,3 +96,46 @@ def test_each_dimension_of_a_transform_may_be_split(kind, dims):
     x = np.random.default_rng(0).normal(size=(6, 5, 7)).astype(np.float32 if kind == "rfftn" else np.complex64)
     place = NamedSharding(mesh, P(*dims))
     mw.jit(getattr(mnp.fft, kind), in_shardings=place, out_shardings=place).lower(x).partition().verify(x)
+
+
+@pytest.mark.parametrize("shape", [(32, 24, 20), (64, 32, 100), (16, 8, 9)])
+def test_filters_of_real_planes_are_left_split_where_devices_divide_them_best(shape):
+    """A dimension that gets smaller is transformed before axes move off another one, to where least is sent then."""
+    rows, columns, _ = shape
+    k = np.random.default_rng(1).normal(size=(rows, columns // 2 + 1, 1)).astype(np.float32)
+
+    def run(x):
+        return mnp.fft.irfftn(mnp.fft.rfftn(x, axes=(0, 1)) * k, s=(rows, columns), axes=(0, 1)) + x
+
+    x = mw.ShapeDtypeStruct(shape, np.float32)
+    part = mw.jit(run, in_shardings=ROWS, out_shardings=ROWS).lower(x).partition()
+    assert [c.kind for c in part.collectives] == ["all_to_all"] * 2
+    part.verify()
+
+
+@pytest.mark.parametrize("end", [((), (), ()), (("y",), (), ())])
+@pytest.mark.parametrize("sizes", [(96, 32, 32), (24, 32, 20), (48, 15, 21)])
+def test_axes_that_a_result_does_not_use_are_not_gathered_for_its_transforms(end, sizes):
+    """Each transform is done while its dimension is whole, and devices repeat none of them."""
+    mesh = mw.AbstractMesh((2, 3), ("x", "y"))
+    steps = [Step(2, sizes[2] // 2 + 1), Step(1, sizes[1])]
+    path = cheapest((("y",), ("x",), ()), end, steps, sizes, 8, mesh)
+    assert all(not dims[step.dim] for dims, step in zip(path, steps))
+    assert all({axis for axes in dims for axis in axes} == {"x", "y"} for dims in path)
+
+
+def test_two_spectra_that_are_combined_are_exchanged_once_each():
+    shape, mesh = (24, 32, 32), mw.AbstractMesh((2, 4), ("x", "y"))
+
+    def transformed(x):
+        return mnp.fft.rfftn(x, axes=(1, 2))
+
+    def run(x):
+        spectrum = transformed(x) + transformed(mnp.tanh(x)) ** 2
+        return mnp.fft.irfftn(spectrum, s=shape[1:], axes=(1, 2)).sum(1)
+
+    lowered = mw.jit(run, in_shardings=NamedSharding(mesh, P("y", "x"))).lower(mw.ShapeDtypeStruct(shape, np.float32))
+    part = lowered.partition()
+    assert "all_gather" not in {c.kind for c in part.collectives}
+    assert part.work.redundancy < 1.1
+    part.verify()

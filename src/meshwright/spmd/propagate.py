@@ -22,7 +22,7 @@ from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import Part, ShardingRule
+from meshwright.sharding.rule import REPLICATED, Part, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, clashing_axes, contested_axes
 from meshwright.spmd.flatten import flatten, is_tie
@@ -401,13 +401,13 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
 
 
 def loop_axes(eqn: JaxprEqn, rule: ShardingRule, dims_of: Callable[[Atom], Dims]) -> set[str]:
-    """The axes that split an equation's operands, but not those that split what it finds by index."""
+    """The axes that split the loops of an equation: not what it finds by index, nor what it has to have whole."""
     operands = [(dims_of(a), factors) for a, factors in zip(eqn.invars, rule.operands)]
     return {
         axis
         for dims, factors in operands
         for axes, fs in zip(dims, factors)
-        if not any(rule.factors[f].indexed for f in fs)
+        if any(rule.factors[f].kind != REPLICATED for f in fs) and not any(rule.factors[f].indexed for f in fs)
         for axis in axes
     }
 

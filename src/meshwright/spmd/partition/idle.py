@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.ops.linalg.batched import Batched
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import ShardingRule
@@ -52,7 +52,7 @@ def _of_products(part: Partition, propagation: Propagation) -> Iterator[Share]:
     total = 0
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         if _is_large(eqn, rule):
-            idle = _idle(eqn, propagation)
+            idle = _idle(eqn, rule, propagation)
             found.setdefault((rule, idle), eqn)
             excess[rule, idle] += rule.work * (propagation.mesh.sizes(idle) - 1)
             total += rule.work
@@ -87,11 +87,12 @@ def _held(eqn: JaxprEqn, propagation: Propagation) -> float:
     return x.aval.nbytes / math.prod(layout.num_tiles(d, propagation.mesh) for d in range(x.aval.ndim))
 
 
-def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
-    """The axes that split no operand and no result of an equation."""
-    values = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)]
-    used = {axis for v in values for axis in propagation.layout(v).axes_used}
-    return tuple(a for a in propagation.mesh.atoms if a not in used)
+def _idle(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> tuple[str, ...]:
+    """The axes that split no result of an equation and none of its loops: what they split of an operand has to be whole
+    for it (a dimension that is transformed)."""
+    busy = loop_axes(eqn, rule, lambda a: propagation.layout(a).dims)
+    busy = busy.union(*(propagation.layout(v).axes_used for v in eqn.outvars))
+    return tuple(a for a in propagation.mesh.atoms if a not in busy)
 
 
 def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
