@@ -105,3 +105,36 @@ def test_refused_choices():
         mw.jit(lambda x: lax.platform_dependent(x, tpu=mnp.sin))(X)
     with pytest.raises(ShapeError, match=r"function for tpu .* and f32\[4\] from function for cpu"):
         mw.jit(lambda x: lax.platform_dependent(x, tpu=mnp.sin, cpu=lambda x: x[0]))(X)
+
+
+def _called(exported):
+    """A function that calls what was read again."""
+    read = export.deserialize(exported.serialize())
+    return mw.jit(lambda x: read.call(x) * 2)
+
+
+def test_the_caller_of_an_exported_program_decides():
+    both = export.export(mw.jit(chosen), platforms=["cuda", "tpu", "cpu"])(X)
+    assert np.allclose(_called(both)(X), 2 * np.sin(X))
+    assert np.allclose(mw.grad(lambda x: _called(both)(x).sum())(X), 2 * np.cos(X), atol=1e-6)
+    assert "stablehlo.tanh" in _called(both).lower(X, lowering_platforms=("tpu",)).as_text()
+    part = _called(both).lower(X).partition(AbstractMesh((4,), ("d",), machine="v5e:2x2"))
+    assert "= tanh " in str(part.jaxpr) and "= sin " not in str(part.jaxpr)
+    again = export.export(_called(both), platforms=["tpu", "cpu"])(X)
+    assert "stablehlo.tanh" in again.mlir_module() and np.allclose(again.call(X), 2 * np.sin(X))
+
+
+def test_derivatives_of_exported_programs_are_for_their_platforms():
+    backward = export.export(mw.jit(chosen), platforms=["tpu", "cpu"])(X).vjp()
+    assert "stablehlo.tanh" in backward.mlir_module() and "stablehlo.cosine" not in backward.mlir_module()
+    assert np.allclose(backward.call(X, X)[0], X * np.cos(X), atol=1e-6)
+
+
+def test_what_was_exported_for_one_platform_is_not_used_on_another():
+    with pytest.raises(ArgumentError, match="no function for tpu among cpu"):
+        _called(export.export(mw.jit(chosen))(X)).lower(X, lowering_platforms=("tpu",)).as_text()
+    unchecked = [export.DisabledSafetyCheck.platform()]
+    anywhere = _called(export.export(mw.jit(chosen), disabled_checks=unchecked)(X))
+    assert "stablehlo.sine" in anywhere.lower(X, lowering_platforms=("tpu",)).as_text()
+    same = _called(export.export(mw.jit(mnp.sin))(X))  # which does not choose
+    assert "stablehlo.sine" in same.lower(X, lowering_platforms=("tpu",)).as_text()

@@ -22,6 +22,8 @@ def _forms():
     yield "function", mw.from_jax(jax.jit(chosen))
     yield "in a loop", mw.from_jax(lambda x: jax.lax.fori_loop(0, 1, lambda _, c: chosen(c), x))
     yield "lowered", mw.from_jax(several)
+    inner = export.export(jax.jit(chosen), platforms=("cuda", "tpu", "cpu"))(X)
+    yield "calls exported", mw.from_jax(jax.jit(lambda x: inner.call(x)))
     yield "exported", mw.from_jax(export.export(jax.jit(chosen), platforms=("cuda", "tpu", "cpu"))(X))
 
 

@@ -116,6 +116,32 @@ def test_meshes_without_a_common_refinement_are_refused():
         mw.jit(lambda x: two(one(x)))(mw.numpy.ones((12, 2)))
 
 
+def test_device_orders_without_a_common_refinement_are_named():
+    shuffled = Mesh(DEVICES[[3, 1, 4, 0, 5, 7, 2, 6]], ("x",))
+    one, two = _region(GRIDS["line"], True), _region(shuffled, True)
+    with pytest.raises(MeshError, match="of devices 3, 1, 4, 0, 5, 7, 2, 6"):
+        mw.jit(lambda x: two(one(x)))(_value())
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", ["line", "tall", "cube", "other order"])
+def test_regions_over_other_meshes_inside_of_regions_are_refused(name, check_vma):
+    wide = GRIDS["wide"]
+    mesh = Mesh(DEVICES[::-1].reshape(2, 4), ("a", "b")) if name == "other order" else GRIDS[name]
+    axis = "x" if "x" in mesh.axis_names else "b"
+
+    def outer(x):
+        return mw.shard_map(
+            lambda x: x * lax.axis_index(axis), mesh=mesh, in_specs=P(axis), out_specs=P(axis), axis_names={axis},
+            check_vma=check_vma,
+        )(x)  # fmt: skip
+
+    some = mw.shard_map(outer, mesh=wide, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=check_vma)
+    for whole in (some, lambda x: _region(GRIDS["line"], True)(some(x))):
+        with pytest.raises(MeshError, match=r"a region over .* inside of one over"):
+            mw.jit(whole)(_value())
+
+
 def test_explicit_axes_are_refused():
     wide = GRIDS["wide"].update_axis_types({"a": AxisType.Explicit, "b": AxisType.Explicit})
     one, two = _region(wide, True), _region(GRIDS["line"], True)

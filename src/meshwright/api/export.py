@@ -20,6 +20,7 @@ import numpy as np
 
 from meshwright.api.arguments import bad_argument, lowering_platforms
 from meshwright.api.binding import on_mesh
+from meshwright.api.control_flow import by_platform
 from meshwright.api.jit import JitFunction, jit
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.shape_dtype import ShapeDtypeStruct, SymbolicStruct
@@ -41,6 +42,8 @@ from meshwright.errors import (
 )
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.callback import calls_python
+from meshwright.ops.control.cond import Platforms
+from meshwright.ops.control.platform import depends_on_platform
 from meshwright.ops.random.keys import unwrap_keys, wrap_words
 from meshwright.runtime.devices import default_device, devices
 from meshwright.sharding import Mesh, Sharding
@@ -98,6 +101,8 @@ class Exported:
     out_keys: tuple[str | None, ...] = ()
     #: the artifacts for the other platforms, in their order, where they differ from that for the first
     others: tuple[bytes, ...] = field(default=(), repr=False)
+    #: whether the program chooses by platform, so that an artifact is right for its own platforms alone
+    depends_on_platform: bool = False
 
     #: programs with effects are not exported
     ordered_effects: ClassVar[tuple[Any, ...]] = ()
@@ -176,6 +181,8 @@ class Exported:
             head["keys"] = [self.in_keys, self.out_keys]
         if self.disabled_safety_checks:
             head["disabled"] = [str(check) for check in self.disabled_safety_checks]
+        if self.depends_on_platform:
+            head["depends_on_platform"] = True
         if self.others:
             head["sizes"] = [len(self.mlir_module_serialized), *map(len, self.others)]
         artifact = b"".join((self.mlir_module_serialized, *self.others))
@@ -188,8 +195,7 @@ class Exported:
         Raises:
           ArgumentError: other trees, or another platform. ShapeError: other types. MeshError: too few devices.
         """
-        is_checked = DisabledSafetyCheck.platform() not in self.disabled_safety_checks
-        if is_checked and (here := default_device().platform) not in self.platforms:
+        if self._is_checked and (here := default_device().platform) not in self.platforms:
             raise ArgumentError(
                 f"{self.fun_name!r} was exported for {', '.join(self.platforms)}; this is {here}: export it with "
                 f"platforms={[*self.platforms, here]!r}"
@@ -206,8 +212,24 @@ class Exported:
     def _flat(self, flat: Sequence[Any]) -> list[Any]:
         """The results for flat arguments, with words in place of keys inside."""
         words = [x if key is None else unwrap_keys(x) for x, key in zip_longest(flat, self.in_keys)]
-        outs = zip_longest(self._function(*words), self.out_keys)
+        if self.others or self.depends_on_platform:  # which program it is, is known where the caller is compiled
+            values = by_platform(self._functions, self._platforms, tuple(words))
+        else:
+            values = self._functions[0](*words)
+        outs = zip_longest(values, self.out_keys)
         return [x if key is None else wrap_words(x, key_type(key)) for x, key in outs]
+
+    @property
+    def _platforms(self) -> Platforms:
+        """The platforms that each of the functions is for."""
+        if not self.others:
+            return (self.platforms if self._is_checked else None,)
+        first, *rest = ((name,) for name in self.platforms)
+        return (first if self._is_checked else None, *rest)
+
+    @property
+    def _is_checked(self) -> bool:
+        return DisabledSafetyCheck.platform() not in self.disabled_safety_checks
 
     def _check(self, flat: Sequence[Any], args: Any, kwargs: Any) -> None:
         wrong, paths = [], [*pytree.paths(args), *pytree.paths(kwargs)]
@@ -222,8 +244,13 @@ class Exported:
             raise ShapeError(f"{self.fun_name!r} was exported for other types: {'; '.join(wrong)}; export it again")
 
     @cached_property
-    def _function(self) -> Callable[..., list[Any]]:
-        program = self.program
+    def _functions(self) -> list[Callable[..., list[Any]]]:
+        """The program as functions of flat arguments: one for each platform, or one for all."""
+        if not self.others:
+            return [self._function(self.program)]
+        return [self._function(load(artifact)) for artifact in (self.mlir_module_serialized, *self.others)]
+
+    def _function(self, program: ImportedProgram) -> Callable[..., list[Any]]:
         if self.nr_devices == 1:
             return lambda *xs: pytree.leaves(program(*xs))
         return jit(program.on(_local_mesh(program, self.nr_devices)))
@@ -337,14 +364,11 @@ def export(
         artifact, *others = (portable_artifact(lowered.module_for(platform)) for platform in where)
         keys = _keys(program.jaxpr.in_avals), _keys(program.jaxpr.out_avals)
         trees, checks = (program.in_tree, program.out_tree), tuple(disabled_checks)
-        return Exported(program.name, *trees, where, count, artifact, checks, *keys, _if_others(artifact, others))
+        others = others if any(other != artifact for other in others) else []
+        depends = depends_on_platform(program.jaxpr)
+        return Exported(program.name, *trees, where, count, artifact, checks, *keys, tuple(others), depends)
 
     return exporting
-
-
-def _if_others(first: bytes, others: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The artifacts, or none if they are all the first."""
-    return tuple(others) if any(other != first for other in others) else ()
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
@@ -366,6 +390,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
             fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
             checks = tuple(map(DisabledSafetyCheck, header.get("disabled", ())))
             in_keys, out_keys = map(tuple, header.get("keys", ((), ())))
+            depends = header.get("depends_on_platform", False)
             ends = [*itertools.accumulate(header.get("sizes", [len(artifact)]))]
             artifact, *others = (artifact[i:j] for i, j in itertools.pairwise((0, *ends)))
     except ArgumentError:  # a class that this process has not registered
@@ -374,7 +399,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         whole = False
     if not whole:
         raise ImportProgramError(_not_read(data, head))
-    return Exported(*fields, artifact, checks, in_keys, out_keys, tuple(others))
+    return Exported(*fields, artifact, checks, in_keys, out_keys, tuple(others), depends)
 
 
 def _not_read(data: bytes, head: bytes) -> str:

@@ -14,6 +14,7 @@ from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.api.placement import reshard
+from meshwright.api.shardings import shown_beside
 from meshwright.api.terms import on_terms, stated, sums_of, typed_as
 from meshwright.core import pytree
 from meshwright.core.avals import OnlyTyped, ShapedArray
@@ -104,7 +105,7 @@ def shard_map(
     like any jitted function, including sharding constraints.
 
     Raises (when called):
-      MeshError: no mesh is given or set.
+      MeshError: no mesh is given or set, or it is not that of an enclosing ``shard_map``.
       ShapeError: a dimension is not divisible by the number of parts.
       ShardingError: a result varies over an axis that its spec does not name.
       ArgumentError: specs do not fit the arguments or results, or ``axis_names`` are not axes of the mesh or are manual
@@ -131,6 +132,7 @@ def shard_map(
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
         if not isinstance(mesh, (Mesh, AbstractMesh)):
             raise ArgumentTypeError(f"shard_map: mesh={mesh!r}; expected a Mesh or an AbstractMesh, see make_mesh")
+        _check_nested(mesh, get_mesh())
         manual = _manual_axes(mesh, axis_names)
         region = _Region(f, mesh, manual, in_specs, out_specs, check_vma)
         run = _in_python if config.disable_jit else _call
@@ -141,6 +143,22 @@ def shard_map(
         return given.call(lambda *args: run(within, args))
 
     return made_of(traced, f, "shard_map", (mesh, in_specs, out_specs, axis_names, check_vma))
+
+
+def _check_nested(mesh: Mesh | AbstractMesh, around: Mesh | AbstractMesh | None) -> None:
+    """Raise if a region over ``mesh`` lies in one over other axes or devices: those of its names would be ambiguous.
+
+    Raises:
+      MeshError: it does.
+    """
+    if around is None or not around.manual_axes:
+        return
+    ids = {m.flat_ids for m in (mesh, around) if isinstance(m, Mesh)}
+    if mesh.shape_tuple != around.shape_tuple or len(ids) > 1:
+        raise MeshError(
+            f"shard_map: a region over {shown_beside(mesh, around)} inside of one over {shown_beside(around, mesh)}; "
+            "leave mesh= out, and regions over other meshes outside"
+        )
 
 
 def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:

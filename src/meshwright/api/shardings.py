@@ -248,20 +248,21 @@ def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Pl
         place = place_of(sharding)
         joined = place if first is None else _join(first[1], place)
         if first is not None and joined is None:
+            one, other = shown_beside(first[1], place), shown_beside(place, first[1])
             raise MeshError(
-                f"{what}: {first[0]} is on {_shown(first[1], place)} and {name} on {_shown(place, first[1])}; arrays "
-                "and shardings of different meshes or devices cannot be used together: move the arrays to one of them "
-                "with device_put"
+                f"{what}: {first[0]} is on {one} and {name} on {other}; arrays and shardings of different meshes or "
+                "devices cannot be used together: move the arrays to one of them with device_put"
             )
         first = (name if first is None or joined is not first[1] else first[0], joined)
     return first[1] if first is not None else None
 
 
-def _shown(place: Place, other: Place) -> str:
-    """A place as text, with its devices if ``other`` has the same text."""
+def shown_beside(place: Place, other: Place) -> str:
+    """A place as text, with its devices if ``other`` is a mesh of the same axes."""
     if not isinstance(place, Mesh):
         return repr(place)
-    return str(place) if str(place) != str(other) else f"{place} of devices {', '.join(map(str, place.flat_ids))}"
+    axes = other.shape_tuple if isinstance(other, (Mesh, AbstractMesh)) else None
+    return str(place) if axes != place.shape_tuple else f"{place} of devices {', '.join(map(str, place.flat_ids))}"
 
 
 def _join(a: Place, b: Place) -> Place | None:
@@ -388,8 +389,8 @@ def jaxpr_over(
             own = next((axes for other, axes in pieces.items() if _same(op.mesh, other)), None)
             if own is None:
                 raise MeshError(
-                    f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "
-                    "others; use one mesh for both"
+                    f"a shard_map over {shown_beside(op.mesh, mesh)} at {eqn.source}, in a program over "
+                    f"{shown_beside(mesh, op.mesh)}, whose axes cut the devices otherwise; use one mesh for both"
                 )
             return eqn.replace(op=region_over(op, mesh, own, over_it))
         if isinstance(op, ShardingConstraint):

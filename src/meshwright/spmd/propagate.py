@@ -185,6 +185,9 @@ class _Propagator:
             self.queues[level].append(i)
 
     def fix(self, var: Var, placement: Placement, cause: Annotation) -> None:
+        """Place a value as an annotation says, in place of what others said of it."""
+        for waiting in self.later.values():
+            waiting[:] = [held for held in waiting if held[0] is not var]
         self.result.placements[var] = placement
         self.result.origins.note(var, [a for axes in placement.dims for a in axes], cause)
 

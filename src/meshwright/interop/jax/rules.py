@@ -42,9 +42,14 @@ def has_rules_that_close_over_values(jaxpr: Any) -> bool:
 
 
 def platforms_asked(jaxpr: Any) -> set[str]:
-    """The platforms for which a jaxpr of JAX chooses functions of their own."""
-    chosen = (eqn.params["platforms"] for eqn in _eqns(jaxpr) if eqn.primitive.name == "platform_index")
-    return {name for platforms in chosen for names in platforms for name in names or ()}
+    """The platforms for which a jaxpr of JAX chooses functions of their own, or calls what was exported for several."""
+    asked: set[str] = set()
+    for eqn in _eqns(jaxpr):
+        if eqn.primitive.name == "platform_index":
+            asked.update(name for names in eqn.params["platforms"] for name in names or ())
+        elif eqn.primitive.name == "call_exported":
+            asked.update(eqn.params["exported"].platforms)
+    return asked
 
 
 def _is_of_elsewhere(primitive: Any) -> bool:
