@@ -17,6 +17,7 @@ from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.composites import WRITTEN_OUT
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
+from meshwright.lowering.fft_orders import keep_orders
 from meshwright.lowering.in_place import in_place
 from meshwright.lowering.kernels import kernels_of
 from meshwright.lowering.lanes import fill_lanes
@@ -73,6 +74,9 @@ NARROW = Pass(
 OVERLAPPING = Pass(
     "overlapping updates", keep_what_is_read, "On CPUs, in-place updates that read their own buffer become selects."
 )
+FFT_ORDERS = Pass(
+    "orders of transforms", keep_orders, "On CPUs, Fourier transforms beside LAPACK's kernels keep arrays row by row."
+)
 ONE_BY_ONE = Pass("one by one", one_by_one, "On CPUs, batches of matrices are decomposed one after the other.")
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
 MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are computed at the rank of what they mask.")
@@ -81,7 +85,7 @@ TABLES = Pass("tables", compute_entries, "On TPUs, entries of small tables that 
 #: the passes that write a program in the form that the compiler of a platform takes, or generates faster code for
 FAST_FORMS = {"cpu": (WRITTEN_OUT,), "cuda": (MASKS,), "tpu": (LANES, TABLES)}
 #: the passes for one platform only
-ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING, ONE_BY_ONE), "cpu") | {
+ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING, ONE_BY_ONE, FFT_ORDERS), "cpu") | {
     step: platform for platform, steps in FAST_FORMS.items() for step in steps
 }
 #: the passes before StableHLO is emitted
@@ -105,6 +109,7 @@ LOWERING = (
     ALGORITHMS,
     NARROW,
     OVERLAPPING,
+    FFT_ORDERS,
     NOT_NUMBERS,
     ONE_BY_ONE,
 )

@@ -33,6 +33,8 @@ class Batched(Op):
 
     #: whether LAPACK solves the problems on CPUs; its kernels share them out among threads
     by_lapack: ClassVar[bool] = False
+    #: whether XLA's kernels for CPUs take and give arrays row by row only
+    only_by_rows: ClassVar[bool] = False
 
     def core_ranks(self) -> tuple[int, ...]:
         """The rank of the core of each operand; by default one matrix."""

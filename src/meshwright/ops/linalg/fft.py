@@ -72,6 +72,7 @@ class Fft(Batched):
     fft_type: str
     fft_lengths: tuple[int, ...]
     name: ClassVar[str] = "fft"
+    only_by_rows: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
     def core_ranks(self) -> tuple[int, ...]:
