@@ -7,7 +7,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import export, lax
 from meshwright.errors import ArgumentError, RuleError, ShapeError
-from meshwright.sharding import AbstractMesh, NamedSharding
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding
 from meshwright.sharding import PartitionSpec as P
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -40,6 +40,14 @@ def test_the_machine_decides_where_it_is_partitioned(machine, function, of):
     functions = {"tanh", "exp", "sin"}
     assert {f for f in functions if f"= {f} " in str(part.jaxpr)} == {function} and "cond[" not in str(part.jaxpr)
     part.verify()
+
+
+def test_devices_decide_before_the_machine_that_costs_are_for():
+    mesh = Mesh(np.array(mw.devices()[:2]), ("d",), machine="v5e:1x2")
+    x = mw.device_put(mnp.ones((4, 3)), NamedSharding(mesh, P("d")))
+    assert np.allclose(mw.jit(chosen)(x), np.sin(1))
+    with pytest.raises(ArgumentError, match="partitioned for cpu, not tpu"):
+        mw.jit(chosen).lower(x).partition().compile("v5e:1x2")
 
 
 def test_a_plan_is_for_its_machine():

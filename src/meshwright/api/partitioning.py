@@ -77,15 +77,13 @@ def partition_program(
 def program_on_platform(program: Program, mesh: AnyMesh) -> tuple[Program, str | None]:
     """The program as it is on the platform of a mesh, and that platform if anything in it depends on it.
 
-    That is the platform of the mesh's machine, or of its devices, or the current one.
+    That is the platform of the mesh's devices, which run it, or else of its machine, or else the current one.
     """
     if not depends_on_platform(program.jaxpr):
         return program, None
-    if mesh.abstract_mesh.machine is not None:
-        platform = platform_of(mesh.abstract_mesh)
-    else:
-        device = mesh.devices.flat[0] if isinstance(mesh, Mesh) else None
-        platform = getattr(device, "platform", config.platform)
+    abstract = mesh.abstract_mesh
+    device = mesh.devices.flat[0] if isinstance(mesh, Mesh) else None
+    platform = getattr(device, "platform", config.platform if abstract.machine is None else platform_of(abstract))
     return replace(program, jaxpr=on_platform(program.jaxpr, platform)), platform
 
 
