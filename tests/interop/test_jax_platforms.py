@@ -1,5 +1,7 @@
 """JAX's programs that choose what they compute by platform, and that are lowered for several."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,18 @@ def test_the_platform_of_the_machine_decides(name, form, machine):
 
 def test_derivatives():
     assert np.allclose(mw.grad(lambda x: mw.from_jax(chosen)(x).sum())(X), 2 * np.cos(X), atol=1e-6)
+
+
+def test_kernels_of_other_platforms_are_no_warning_here():
+    def kernel(x):
+        return jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mw.errors.ReplicationWarning)
+        elsewhere = mw.from_jax(lambda x: jax.lax.platform_dependent(x, cuda=kernel, default=jnp.sin))
+        assert np.allclose(elsewhere(X), np.sin(X))
+    with pytest.warns(mw.errors.ReplicationWarning, match="'my_kernel' is not known"):
+        mw.from_jax(lambda x: jax.lax.platform_dependent(x, cpu=kernel, cuda=jnp.cos, default=jnp.sin)).lower(X)
 
 
 def test_what_some_platforms_lack_is_lowered_for_the_others():

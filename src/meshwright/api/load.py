@@ -435,8 +435,7 @@ def _annotations(jaxpr: Jaxpr) -> Iterator[Annotation | None]:
         if isinstance(op, ShardingAnnotation):
             yield op.sharding
         elif isinstance(op, ManualComputation):
-            yield from (*op.in_shardings, *op.out_shardings)
-            yield op.manual if isinstance(op.manual, HloSharding) else None
+            yield from (*op.in_shardings, *op.out_shardings, op.manual if isinstance(op.manual, HloSharding) else None)
 
 
 def _group_shardings(jaxpr: Jaxpr) -> list[HloSharding]:
@@ -472,10 +471,11 @@ def load(source: str | bytes | os.PathLike[str], *, entry: str = "") -> Imported
 
 
 def read_program(
-    data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = (), entry: str = ""
-) -> ImportedProgram:
-    """Parse ``data``, and warn about what is slow or missing; see :func:`parse_program`."""
-    parsed = parse_program(data, file, host_functions=host_functions, entry=entry)
+    data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = (), entry: str = "",
+    changed: Callable[[ParsedProgram], ParsedProgram] = lambda parsed: parsed,
+) -> ImportedProgram:  # fmt: skip
+    """Parse ``data``, and warn about what is slow or missing in it as ``changed``; see :func:`parse_program`."""
+    parsed = changed(parse_program(data, file, host_functions=host_functions, entry=entry))
     for text in parsed.warnings:
         warn(f"{file}: {text}", ReplicationWarning)
     if parsed.elided:

@@ -49,8 +49,9 @@ def _cut_like(base: AnyMesh, meshes: Collection[AnyMesh]) -> Refinement | None:
     runs = _runs(base.abstract_mesh, [atoms for _, atoms in axes])
     named = _named(runs, axes)
     trivial: dict[str, str] = {}
-    for axis in (axis for axis, atoms in axes if not atoms):
-        trivial.setdefault(axis, _free(axis, {*named, *trivial.values()}))
+    for axis in dict.fromkeys(axis for axis, atoms in axes if not atoms):
+        taken = {*named, *trivial.values()}
+        trivial[axis] = _numbered(axis, taken) if axis in taken else axis
     sizes = {**{n: base.abstract_mesh.sizes(run) for n, run in named.items()}, **dict.fromkeys(trivial.values(), 1)}
     start = {run[0]: name for name, run in named.items()}
     pieces = {
@@ -77,13 +78,12 @@ def _named(runs: Sequence[Axes], axes: Sequence[tuple[str, Axes]]) -> dict[str, 
     for run in runs:
         whole = next((axis for axis, atoms in axes if atoms == run and axis not in named), None)
         part_of = next(axis for axis, atoms in axes if run[0] in atoms)
-        named[whole or _free(f"{part_of}_", {*named, *(axis for axis, _ in axes)})] = run
+        named[whole or _numbered(f"{part_of}_", {*named, *(axis for axis, _ in axes)})] = run
     return named
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    candidates = itertools.chain([name] if not name.endswith("_") else [], (f"{name}{i}" for i in itertools.count()))
-    return next(n for n in candidates if n not in taken)
+def _numbered(name: str, taken: Collection[str]) -> str:
+    return next(n for i in itertools.count() if (n := f"{name}{i}") not in taken)
 
 
 def _with_axes(base: AnyMesh, sizes: Mapping[str, int], meshes: Collection[AnyMesh]) -> AnyMesh:

@@ -412,8 +412,8 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None, kernels:
     trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, inner._lowering.compile_args["global_out_avals"])
     functions = inner._lowering.compile_args.get("host_callbacks") or ()
     numbered = *functions, *reversed(kernels)  # kernels count from the end
-    program = read_program(inner.as_text(debug_info=True), "<text>", numbered)
-    program = by_platform(program, getattr(inner._lowering, "_platforms", None) or ())
+    chosen = partial(by_platform, platforms=getattr(inner._lowering, "_platforms", None) or ())
+    program = read_program(inner.as_text(debug_info=True), "<text>", numbered, changed=chosen)
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
@@ -438,7 +438,8 @@ def of_exported(exported: Any) -> JaxProgram | JaxFunction:
         return JaxFunction(exported.call)
     if exported.calling_convention_version < 9 or any("_platform_index" in p for p in exported.platforms[1:]):
         raise ImportProgramError(f"from_jax: {exported.fun_name} is exported in a calling convention of older releases")
-    program = by_platform(load(str(exported.mlir_module())), exported.platforms)
+    chosen = partial(by_platform, platforms=exported.platforms)
+    program = read_program(str(exported.mlir_module()), "<text>", changed=chosen)
     kept = exported.module_kept_var_idx
     trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, kept, exported.out_avals)
     converted = JaxProgram(program, trees)

@@ -31,7 +31,7 @@ _ROWS = 3
 
 
 #: ``partial``, where equal arguments give the same object, so that its traces are found again
-_bound = lru_cache(maxsize=1024)(partial)
+bound = lru_cache(maxsize=1024)(partial)
 
 
 def _lead(b: Builder) -> int:
@@ -54,7 +54,7 @@ def _host(b: Builder, name: str, over: Sequence[int], operands: Sequence[Emitted
 def _failed(b: Builder, info: Emitted, x: Emitted, lower: Any = None) -> Any:
     """An ``info`` that is nonzero also for matrices with NaN or infinities (in a triangle), for which some kernels
     return numbers."""
-    return b.call("failed", traced(_bound(_info_of, lower), "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
+    return b.call("failed", traced(bound(_info_of, lower), "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
 
 
 def _info_of(lower: bool | None, x: Any, info: Any) -> list[Any]:
@@ -117,7 +117,7 @@ def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitt
     )
     if not flags["compute_uv"]:
         return [x, values, left, right, failed]
-    taken = b.call("vectors", traced(_bound(_vectors, u.shape, vh.shape), "vectors", given), [left, right])
+    taken = b.call("vectors", traced(bound(_vectors, u.shape, vh.shape), "vectors", given), [left, right])
     return [x, values, *taken, failed]
 
 
@@ -133,7 +133,7 @@ def _gtsv(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
     x = kernel_call(
         b, "cusparse_gtsv2_ffi", given, prepare.out_avals, [solved], lead=lead, flags={}, over=(3,)
     )  # fmt: skip
-    taken = b.call("rows", traced(_bound(_corner, b.out_avals[3].shape), "rows", (solved,)), x)
+    taken = b.call("rows", traced(bound(_corner, b.out_avals[3].shape), "rows", (solved,)), x)
     return [*operands[:3], *taken, b.constant(np.zeros((), np.int32), b.out_avals[4])]
 
 

@@ -8,7 +8,6 @@ On NVIDIA GPUs, all are library calls (``lapack_cuda``). Kernels without a repla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,14 +72,9 @@ def _syevd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitte
 _VECTORS = {"N": {"compute_uv": False}, "S": {}, "A": {"full_matrices": True}}
 
 
-@cache
-def _by_polar(mode: str) -> Callable[[Any], list[Any]]:
-    return lambda a: polar.singular_values(a, **_VECTORS[mode])
-
-
 def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     with config.override("default_matmul_precision", "highest"):
-        found = emit_traced(b, _by_polar(flags["mode"]), "svd", *operands)
+        found = emit_traced(b, lapack_cuda.bound(polar.singular_values, **_VECTORS[flags["mode"]]), "svd", *operands)
     # Vectors that are not requested are not read.
     unread = [b.constant(np.zeros((), a.dtype), a) for a in b.out_avals[1 + len(found) : 4]]
     return [*operands, *found, *unread, _fine(b, b.out_avals[4])]

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.order_rules import groups_of
+from meshwright.spmd.memory.order_rules import followed
 
 Order = tuple[int, ...]
 #: an array, or the operand of an operation with a number
@@ -311,18 +311,9 @@ def regrouped(before: Sequence[int], order: Order, after: Sequence[int]) -> Orde
     wide = [sum(n != 1 for n in shape) for shape in (before, after)]
     if wide == [1, 1] or 0 in before:
         return None
-    groups = groups_of(before, after)
-    if groups is None:
+    found = followed(before, order, after)
+    if found is None:
         return None
-    places = [d for d in order if before[d] > 1]
-    found: list[int] = []
-    at = 0
-    while at < len(places):
-        ins, outs = next(g for g in groups if places[at] in g[0])
-        if places[at : at + len(ins)] != ins:
-            return None
-        found += outs
-        at += len(ins)
     for d, n in enumerate(after):  # dimensions of one element stay beside those before them
         if n == 1:
             found.insert(found.index(d - 1) + 1 if d else 0, d)

@@ -171,10 +171,17 @@ def reshaped(before: tuple[int, ...], order: Order, after: tuple[int, ...]) -> O
     """The order after a reshape in which elements follow each other as before, or None if there is none."""
     if 0 in before:  # no elements are in any order
         return default(len(after))
+    found = followed(before, [*reversed(order)], after)
+    return None if found is None else (*reversed(found), *(d for d in default(len(after)) if after[d] == 1))
+
+
+def followed(before: Sequence[int], order: Sequence[int], after: Sequence[int]) -> list[int] | None:
+    """The dimensions after a reshape, without those of size 1, in the order in which elements follow each other as
+    before; ``order`` lists those before it, the slowest first. None if there is no such order."""
     groups = groups_of(before, after)
     if groups is None:
         return None
-    places = [d for d in reversed(order) if before[d] > 1]
+    places = [d for d in order if before[d] > 1]
     found: list[int] = []
     at = 0
     while at < len(places):
@@ -183,7 +190,7 @@ def reshaped(before: tuple[int, ...], order: Order, after: tuple[int, ...]) -> O
             return None
         found += outs
         at += len(ins)
-    return (*reversed(found), *(d for d in default(len(after)) if after[d] == 1))
+    return found
 
 
 @lru_cache(4096)
