@@ -12,7 +12,7 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.cli import digits
-from meshwright.spmd.partition import idle
+from meshwright.spmd.partition import lookahead
 
 MESH = mw.AbstractMesh((4, 2), ("data", "model"))
 BATCH, IMAGE, CHANNELS, WIDE = 64, 8, 64, (32, 32)
@@ -44,7 +44,7 @@ def test_what_is_sent_done_and_held(monkeypatch):
     assert part.bytes_sent == 2 * pooled // 2 + sum(2 * w * 3 // 4 for w in weights) + weights[0]
     assert part.work.product_redundancy == 1.0
     part.verify()
-    monkeypatch.setattr(idle, "REPEATED", 2.0)
+    monkeypatch.setattr(lookahead, "shares", lambda *_: iter(()))
     without = convolutions.__wrapped__()
     assert without.work.product_redundancy > 1.03 and without.bytes_sent >= part.bytes_sent
     assert part.peak_bytes < 0.8 * without.peak_bytes and part.time().seconds < without.time().seconds
@@ -87,7 +87,7 @@ def test_a_dimension_that_is_split_may_be_split_further(monkeypatch):
     assert part.work.redundancy < 1.01 and part.bytes_sent == sent * 3 // 4
     assert [out.spec[0] for out in part.out_shardings] == [("data", "model")] * 2
     part.verify()
-    monkeypatch.setattr(idle, "REPEATED", 2.0)
+    monkeypatch.setattr(lookahead, "shares", lambda *_: iter(()))
     without = partitioned()
     assert without.work.redundancy == 2.0 and without.bytes_sent > part.bytes_sent
     assert part.peak_bytes < 0.8 * without.peak_bytes and part.time().seconds < 0.7 * without.time().seconds
@@ -110,7 +110,7 @@ def test_more_may_be_sent_where_the_step_is_much_shorter(monkeypatch):
     assert part.work.product_redundancy == 1.0
     # The sum of a quarter of the batch, and those of the gradients of both weights, which stay in tiles.
     assert part.bytes_sent <= 4 * (batch // 4 * width + 2 * width * wide // 2 * 3 // 4)
-    monkeypatch.setattr(idle, "REPEATED", 4.0)
+    monkeypatch.setattr(lookahead, "shares", lambda *_: iter(()))
     without = partitioned()
     assert part.bytes_sent < 2 * without.bytes_sent and part.time().seconds < 0.7 * without.time().seconds
     assert without.work.product_redundancy == 4.0 and part.peak_bytes < 0.8 * without.peak_bytes
@@ -132,7 +132,7 @@ def test_many_matrices_that_are_sums_over_devices_are_decomposed_in_parts():
     assert part.bytes_sent <= (matrices + 2 * vectors) * (devices - 1) // devices
     assert part.work.redundancy < 1.05
     assert part.verify()
-    assert "d in the transforms and decompositions at" in str(part.explain())
+    assert "d in the work at" in str(part.explain())
 
 
 def test_loops_look_up_rows_of_a_split_table_in_parts(monkeypatch):
@@ -154,9 +154,9 @@ def test_loops_look_up_rows_of_a_split_table_in_parts(monkeypatch):
     lowered = mw.jit(search, in_shardings=NamedSharding(mesh, P("x"))).lower(mw.ShapeDtypeStruct((n,), np.float32))
     part = lowered.partition()
     assert part.bytes_sent == 4 * (n + 8) * 7 // 8 and part.work.redundancy < 1.3
-    assert "x shares rows that loops look up along dimension 0" in " ".join(part.notes)
+    assert "x shares work along dimension 0" in " ".join(part.notes)
     part.verify()
-    monkeypatch.setattr(idle, "_of_lookups", lambda *_: iter(()))
+    monkeypatch.setattr(lookahead, "shares", lambda *_: iter(()))
     without = lowered.partition()
     assert without.bytes_sent > 8 * part.bytes_sent and without.work.redundancy > 3
 
@@ -178,4 +178,45 @@ def test_axes_of_what_has_to_be_whole_split_what_numbers_it(fun, shape, spec):
     part = lowered.partition()
     assert {c.kind for c in part.collectives} == {"all_to_all", "all_reduce"}
     assert part.work.redundancy < 1.05
+    part.verify()
+
+
+def sorted_and_summed(x, w):
+    """What is sorted is whole on ``model``; only a sum over the sorted rows is needed."""
+    return (mnp.sort(x, axis=1)[:, :2] * w).sum()
+
+
+def test_work_that_is_no_product_is_shared_too():
+    """Half of the rows are sorted on each of the devices that would all sort the same ones."""
+    x, w = mw.ShapeDtypeStruct((64, 512), np.float32), mw.ShapeDtypeStruct((64, 2), np.float32)
+    on = NamedSharding(MESH, P("data")), NamedSharding(MESH, P("data"))
+    part = mw.jit(sorted_and_summed, in_shardings=on).lower(x, w).partition()
+    assert part.work.redundancy < 1.05
+    assert [c.bytes_sent for c in part.collectives] == [2 * 4 * 7 // 8]
+    assert any("model shares work along dimension 0" in note for note in part.notes)
+    part.verify()
+
+
+def test_results_that_nobody_annotated_stay_as_they_are():
+    """To sort them in parts would return them in parts."""
+    x = mw.ShapeDtypeStruct((64, 512), np.float32)
+    sort = mw.jit(lambda x: (mnp.sort(x, axis=1), x.sum()), in_shardings=NamedSharding(MESH, P("data")))
+    part = sort.lower(x).partition()
+    assert part.out_shardings[0].spec == P("data") and part.work.redundancy > 1.5
+
+
+def test_a_few_bytes_more_do_not_count():
+    """Products in a loop, repeated on all devices, where nothing but one scalar was sent: a scalar in each step is no
+    reason to repeat them."""
+
+    def step(y, x, w):
+        def body(v, _):
+            return 0.5 * v + (w @ v).mean(), None
+
+        return mw.lax.scan(body, x + y.mean(), None, length=4)[0]
+
+    on = NamedSharding(MESH, P("data")), NamedSharding(MESH, P()), NamedSharding(MESH, P())
+    args = [mw.ShapeDtypeStruct(shape, np.float32) for shape in ((64,), (512,), (4096, 512))]
+    part = mw.jit(step, in_shardings=on, out_shardings=NamedSharding(MESH, P())).lower(*args).partition()
+    assert part.work.redundancy < 1.1 and part.bytes_sent < 64
     part.verify()

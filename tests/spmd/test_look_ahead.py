@@ -468,5 +468,5 @@ def test_exchanges_that_make_a_step_much_longer_are_not_taken(seconds, costs, ta
     """Fewer bytes and less memory are worth a step that is 5 % longer, and no more than that."""
     search = object.__new__(Search)
     search.in_tiles = lambda best: best
-    exchanged, plain = SimpleNamespace(price=seconds, costs=costs), SimpleNamespace(price=1, costs=1)
-    assert search.keep_tiles(exchanged, plain) is {"exchanged": exchanged, "plain": plain}[taken]
+    exchanged, plain = SimpleNamespace(price=seconds), SimpleNamespace(price=1, costs_beside=lambda _: 1 / costs)
+    assert search.keep_tiles(exchanged, [plain]) is {"exchanged": exchanged, "plain": plain}[taken]

@@ -14,7 +14,7 @@ LARGEST, FIRST = "largest", "first"
 
 @dataclass(frozen=True)
 class Share:
-    """Products, decompositions or lookups of rows with this rule are split along dimension ``dim`` of the first result.
+    """Equations with this rule are split along dimension ``dim`` of the first result.
 
     They are split by ``axes``, which do not split them yet.
     """
@@ -26,9 +26,7 @@ class Share:
     @property
     def what(self) -> str:
         """What is split, in words."""
-        if any(factor.indexed for factor in self.rule.factors):
-            return "rows that loops look up"
-        return "products" if self.rule.is_product else "transforms and decompositions"
+        return "products" if self.rule.is_product else "work"
 
 
 @dataclass(frozen=True)

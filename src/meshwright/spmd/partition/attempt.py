@@ -21,6 +21,8 @@ EQUAL = 1.001
 ROUGH = 1.6
 #: of programs with more equations, only the order in which annotations spread and how sums are completed is searched
 SEARCHED = 2_500
+#: the bytes that links send in this fraction of a step count as nothing: a program that sends less is not better for it
+NOTICED = 0.01
 #: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
 HIDDEN = 0.5
 
@@ -88,22 +90,28 @@ class Attempt:
         return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
 
     @property
-    def costs(self) -> float:
-        """The product of time, bytes and estimated memory."""
-        return self.price_with_starts * self.sent[1] * self.estimate
+    def unnoticed(self) -> float:
+        """The bytes that the fastest links send in a small fraction (``NOTICED``) of the step."""
+        return NOTICED * self.times[0] * self.part.mesh.fabric.fastest
+
+    def costs_beside(self, other: Attempt) -> float:
+        """The product of time, bytes and estimated memory, divided by that of another attempt."""
+        sent = (self.sent[1] + other.unnoticed) / (other.sent[1] + other.unnoticed) if other.unnoticed else 1.0
+        return self.price_with_starts / other.price_with_starts * sent * self.estimate / other.estimate
 
     def costs_as(self, other: Attempt) -> bool:
         """Whether the costs are equal, up to ``EQUAL``."""
-        return max(self.costs, other.costs) <= EQUAL * min(self.costs, other.costs)
+        return 1 / EQUAL <= self.costs_beside(other) <= EQUAL
 
     def is_better(self, than: Attempt, more_bytes: float = 1.0, gain: float = GAIN) -> bool:
         """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
         memory is less than ``gain`` times that of ``than``.
 
-        A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
-        predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
+        A percent of one thus counts as much as a percent of another. Time includes starting collectives. To all bytes,
+        those are added that nobody would notice (:attr:`unnoticed`): where few are sent, time and memory decide. Peaks
+        are only predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
         """
-        sent, new_sent = than.sent[1], self.sent[1]
+        sent, new_sent = than.sent[1] + than.unnoticed, self.sent[1] + than.unnoticed
         if new_sent > more_bytes * sent:
             return False
         new = self.price_with_starts * new_sent

@@ -11,8 +11,8 @@ search then tries, one after the other, leaving results as they were computed wh
 all-to-alls instead of a gather), splitting them over axes that they do not use yet
 (:mod:`~meshwright.spmd.partition.idle`), resharding values in the layouts that are best for all equations of the same
 form together, leaving whole what operands would be moved to split, gathering what loops do not change once before them,
-completing the sums that loops stack in each step, and keeping sums in tiles. Products are split with and without the
-values turned before, since either may be better.
+completing the sums that loops stack in each step, keeping sums in tiles, and splitting all else that takes long over
+axes that it does not use yet. Products are split with and without the values turned before, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. A budget of equations limits
 how often large programs are partitioned, so that planning them takes about as long as without a search.
@@ -21,7 +21,7 @@ how often large programs are partitioned, so that planning them takes about as l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.sharding.rule import ShardingRule
@@ -87,14 +87,14 @@ class Search:
 
     def refine(self, unturned: Attempt) -> Attempt:
         """Change what shows only in the whole program, one thing after the other, as long as that is better."""
-        best, plain = self.split_products(self.turn(unturned))
+        best, plainer = self.split_products(self.turn(unturned))
         if best.strategy.turns:
-            other, other_plain = self.split_products(unturned)
+            other, other_plainer = self.split_products(unturned)
             if other.price <= best.price and other.is_better(best, SHARED_BYTES):
-                best, plain = other, other_plain
+                best, plainer = other, other_plainer
         for step in (self.reshard_together, self.leave_whole, self.gather_once, self.complete_in_steps):
             best = step(best)
-        return self.keep_tiles(best, plain)
+        return self.share(self.keep_tiles(best, plainer), leading=False)
 
     # --- how axes spread ------------------------------------------------------------------------------------
     def order(self, best: Attempt) -> Attempt:
@@ -138,25 +138,28 @@ class Search:
         return best
 
     # --- products -------------------------------------------------------------------------------------------
-    def split_products(self, best: Attempt) -> tuple[Attempt, Attempt | None]:
-        """Split products along other dimensions and over other axes, if that is better; with the attempt before
-        products were split along dimensions that nothing else is split along, if they are."""
+    def split_products(self, best: Attempt) -> tuple[Attempt, list[Attempt]]:
+        """Split products along other dimensions and over other axes, if that is better; with the attempts before each
+        of the two, if it is."""
         exchanged = self.exchange(best)
-        return self.share(exchanged), None if exchanged is best else best
+        shared = self.share(exchanged, leading=True)
+        plainer = [best] if exchanged is not best else []
+        return shared, [exchanged, *plainer] if shared is not exchanged else plainer
 
     def exchange(self, best: Attempt) -> Attempt:
         """Share products along other dimensions too, if that is better, at least where values are split so as well."""
         other = self.reconsidered(best, replace(best.strategy, exchanges=True))
-        if other is None or other.costs >= NEAR * best.costs:
+        if other is None or other.costs_beside(best) >= NEAR:
             return best
         moved = self.turn(other, MOVED, also_unmoved=False)
         return moved if moved.is_better(best) else best
 
-    def share(self, best: Attempt) -> Attempt:
-        """Split products over axes that they do not use yet, along the best dimension, if that is better."""
+    def share(self, best: Attempt, leading: bool) -> Attempt:
+        """Split products and the like (``leading``), or all else, over axes that they do not use yet, along the best
+        dimension, if that is better. For all else, what is returned stays as it is: nobody asked for it to be split."""
         left, asked = SHARINGS, set[ShardingRule]()
         while left > 0 and best.is_searchable:
-            kinds = itertools.groupby(shares(best.part), lambda share: share.rule)
+            kinds = itertools.groupby(shares(best.part, best.times[0], leading), lambda share: share.rule)
             ways = next((list(ways) for rule, ways in kinds if rule not in asked), [])
             if not ways:
                 break
@@ -164,7 +167,8 @@ class Search:
             before = best.strategy
             tried = self.attempts((replace(before, shares=(*before.shares, way)) for way in ways), left)
             left -= len(tried)
-            better = [c for c in tried if c.price <= best.price and c.is_better(best, SHARED_BYTES)]
+            fit = [c for c in tried if leading or c.part.out_layouts == best.part.out_layouts]
+            better = [c for c in fit if c.price <= best.price and c.is_better(best, SHARED_BYTES)]
             best = min(better, key=lambda c: c.price, default=best)
         return best
 
@@ -205,15 +209,14 @@ class Search:
         quick = other.price_with_starts < LONGER * best.price_with_starts
         return other if quick and other.is_better(best) else best
 
-    def keep_tiles(self, best: Attempt, plain: Attempt | None) -> Attempt:
-        """Keep sums in tiles until a use needs them whole, if that is better. Of the ways with and without exchanges
-        (``plain``), the quicker one is taken if it is as good, or much quicker."""
+    def keep_tiles(self, best: Attempt, plainer: Sequence[Attempt]) -> Attempt:
+        """Keep sums in tiles until a use needs them whole, if that is better. Of the ways with products split otherwise
+        and without (``plainer``), a quicker one is taken if it is as good, or much quicker."""
         best = self.in_tiles(best)
-        if plain is None:
-            return best
-        other = self.in_tiles(plain)
-        equal = other.costs <= best.costs * EQUAL and other.price < best.price
-        return other if equal or best.price > LONGER * other.price else best
+        for other in map(self.in_tiles, plainer):
+            equal = other.costs_beside(best) <= EQUAL and other.price < best.price
+            best = other if equal or best.price > LONGER * other.price else best
+        return best
 
     def in_tiles(self, best: Attempt) -> Attempt:
         """The attempt with sums in tiles, if that is better."""
