@@ -140,7 +140,11 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
             layout = layout.with_partial(kept.axes, kind, mesh)
         version, price = _bring(operand, layout, mesh, cost_of, q.together)
         price = price / operand.runs if q.once else price
-        cost += price + memory * _local_bytes(operand.aval, layout, mesh)
+        read = _local_bytes(operand.aval, layout, mesh)
+        if any(rule.factors[f].indexed for fs in factors for f in fs):
+            made = zip(q.results, (_layout(fs, sizes, assignment, mesh) for fs in rule.results))
+            read = min(read, sum(_local_bytes(r, lo, mesh) for r, lo in made))  # of a table, rows that are looked up
+        cost += price + memory * read
         in_layouts.append(layout)
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
