@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks import (
     examined_programs,
     field_programs,
+    fourth_examined_programs,
     later_programs,
     more_programs,
     second_examined_programs,
@@ -32,6 +33,7 @@ LOTS = (
     (examined_programs.PROGRAMS, "Programs of an examiner"),
     (second_examined_programs.PROGRAMS, "Programs of a second examiner"),
     (third_examined_programs.PROGRAMS, "Programs of a third examiner"),
+    (fourth_examined_programs.PROGRAMS, "Programs of a fourth examiner"),
 )
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 

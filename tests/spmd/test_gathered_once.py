@@ -59,3 +59,20 @@ def test_decays_of_a_recurrence():
     part.verify()
     assert {c.count for c in part.collectives} == {1}, part.explain()
     assert part.bytes_sent <= 3 * WIDTH * 8 * 3, part.explain()
+
+
+def test_a_table_in_which_a_loop_looks_up_few_rows():
+    """Binary searches in a split table, which is gathered once: of a whole table, too, only the rows that are found are
+    read. What devices found was summed in each step."""
+    devices = mw.AbstractMesh((8,), ("d",))
+
+    def tiles(x, keys):
+        order = mnp.sort(keys)
+        low, high = (mnp.searchsorted(order, mnp.arange(64), side=side) for side in ("left", "right"))
+        return x, high - low
+
+    rows = NamedSharding(devices, P("d"))
+    args = mw.ShapeDtypeStruct((64,), np.float32), mw.ShapeDtypeStruct((2000,), np.int32)
+    part = mw.jit(tiles, in_shardings=rows, out_shardings=rows).lower(*args).partition()
+    part.verify()
+    assert {c.count for c in part.collectives} == {1}, part.explain()

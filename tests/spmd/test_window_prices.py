@@ -109,3 +109,12 @@ def test_on_a_machine_every_exchange_is_started():
     given = mw.ShapeDtypeStruct((256,), np.int32, sharding=where)
     part = mw.jit(lax.sort, out_shardings=where).lower(given).partition()
     assert [c.kind for c in part.collectives] == ["all_gather"]
+
+
+@pytest.mark.parametrize(("size", "kinds"), [(8000, {"all_gather"}), (64_000, {"all_to_all", "collective_permute"})])
+def test_arrays_that_are_sorted_together_start_collectives_of_their_own(size, kinds):
+    """On a machine, few rows are gathered to be sorted: by columns, each of two arrays would start six collectives."""
+    rows = mw.NamedSharding(mw.AbstractMesh((8,), ("d",), machine="v5e:2x4"), P("d"))
+    args = [mw.ShapeDtypeStruct((size,), np.int32)] * 2
+    sort = mw.jit(lambda *xs: lax.sort(xs, num_keys=2), in_shardings=rows, out_shardings=rows)
+    assert {c.kind for c in sort.lower(*args).partition().collectives} == kinds

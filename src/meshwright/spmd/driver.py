@@ -20,6 +20,7 @@ from meshwright.ops.shape.cut_pads import cut_pads
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
+from meshwright.ops.shape.joined_stacks import joined_stacks
 from meshwright.ops.shape.shifts import joined_shifts, windows_of_extended
 from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
@@ -59,6 +60,9 @@ KNOWN_SCALARS = Pass(
 )
 CUT_PADS = Pass("cut pads", cut_pads, "Padded arrays of whose sum only a part is needed are cut before they are added.")
 JOINED_PADS = Pass("joined pads", joined_pads, "Sums of zero-padded arrays that do not overlap become concatenations.")
+JOINED_STACKS = Pass(
+    "joined stacks", joined_stacks, "Stacks of concatenations with all rows of an array become concatenations with it."
+)
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations move past elementwise ops and combine.")
 UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise ops are removed.")
 PASSED_ON = Pass("passed on", passed_on, "Values that loops and branches return unchanged bypass them.")
@@ -68,7 +72,8 @@ DROP_DEAD = Pass(
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
     INLINE, NO_DEBUG_CHECKS, UNTYPED, KNOWN_SCALARS, INSIDE, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, UNIFORM,
-    OWN_PADDING, SPACED_ROWS, CUT_PADS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    OWN_PADDING, SPACED_ROWS, CUT_PADS, JOINED_PADS, JOINED_STACKS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE,
+    IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (

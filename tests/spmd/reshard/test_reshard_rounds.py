@@ -12,7 +12,7 @@ import pytest
 from meshwright.spmd.reshard.filled import filled
 from meshwright.spmd.reshard.pieces import SIDES, SPARE, Piece, Slotted, bound, cut_to_slots, shared_cuts
 from meshwright.spmd.reshard.relayed import least_relayed
-from meshwright.spmd.reshard.rounds import MAX_ROUNDS, Rounds, chunk_of, cost, in_rounds
+from meshwright.spmd.reshard.rounds import MAX_ROUNDS, Rounds, _mixed, chunk_of, cost, in_rounds
 from meshwright.spmd.reshard.turns import in_turns
 
 
@@ -182,3 +182,10 @@ def test_too_many_pieces_are_refused():
     assert in_rounds(transposed((160, 160), 80, 80), 0) is None
     assert in_rounds([], 0) == []
     assert chunk_of(in_rounds(transposed((4, 4), 2, 2), 0)[0]) == (2, 2)
+
+
+def test_dimensions_that_nobody_cuts_add_no_schedules():
+    """Pieces of a matrix are cut in the same ways if they are whole in three further dimensions."""
+    flat = transposed((18, 10), 4, 8)
+    deep = [p._replace(low=(0, *p.low, 0, 0), high=(2, *p.high, 3, 5)) for p in flat]
+    assert [len([*_mixed(pieces, 0)]) for pieces in (flat, deep)] == [2, 2]

@@ -140,7 +140,11 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
             layout = layout.with_partial(kept.axes, kind, mesh)
         version, price = _bring(operand, layout, mesh, cost_of, q.together)
         price = price / operand.runs if q.once else price
-        cost += price + memory * _local_bytes(operand.aval, layout, mesh)
+        read = _local_bytes(operand.aval, layout, mesh)
+        if any(rule.factors[f].indexed for fs in factors for f in fs):
+            made = zip(q.results, (_layout(fs, sizes, assignment, mesh) for fs in rule.results))
+            read = min(read, sum(_local_bytes(r, lo, mesh) for r, lo in made))  # of a table, rows that are looked up
+        cost += price + memory * read
         in_layouts.append(layout)
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
@@ -200,20 +204,21 @@ def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -
     for f, (factor, axes) in enumerate(zip(q.rule.factors, assignment)):
         if axes and factor.passes is not None:
             operands = {o for o, _ in q.rule.operand_dims(f)}
-            tiles = sum(_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands)
+            tiles = [_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands]
             cost += _passed(factor.passes(q.mesh.sizes(axes)), tiles, axes, q.mesh)
         elif axes and factor.kind == WINDOW:
             cost += 1.0
     return cost
 
 
-def _passed(times: float, tiles: float, axes: Axes, mesh: AbstractMesh) -> float:
-    """The price of sending tiles along axes ``times`` times; if a machine is given, in one collective each time."""
+def _passed(times: float, tiles: Sequence[int], axes: Axes, mesh: AbstractMesh) -> float:
+    """The price of sending tiles of several arrays along axes ``times`` times; if a machine is given, in one collective
+    for each array each time."""
     if not mesh.fabric.is_given:
-        return prices(mesh).latency + times * tiles
-    collectives = max(1, math.ceil(times))
-    each = times * tiles / collectives
-    return collectives * mesh.wire_price("collective_permute", mesh.coalesce(axes), each, each)
+        return prices(mesh).latency + times * sum(tiles)
+    collectives, along = max(1, math.ceil(times)), mesh.coalesce(axes)
+    each = (times * tile / collectives for tile in tiles)
+    return collectives * sum(mesh.wire_price("collective_permute", along, sent, sent) for sent in each)
 
 
 def _layout(

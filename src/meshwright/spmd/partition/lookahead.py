@@ -188,7 +188,7 @@ class Search:
         other = self.reconsidered(best, replace(best.strategy, whole_results=True))
         if other is None or not other.is_better(best):
             return best
-        longer = other.times[0] > best.times[0] or other.price_with_starts > best.price_with_starts
+        longer = other.times[0] > LONGER * best.times[0] or other.price_with_starts > best.price_with_starts
         return best if longer or other.work > REPEATED * best.work else other
 
     def gather_once(self, best: Attempt) -> Attempt:

@@ -128,9 +128,13 @@ def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
 
 
 def _mixed(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
-    """Schedules with pieces cut by the received tiles in some dimensions, and by the sent tiles in others."""
-    for sides in itertools.product(SIDES, repeat=len(pieces[0].low)):
-        if len(set(sides)) > 1:
+    """Schedules with pieces cut by the received tiles in some dimensions, and by the sent tiles in others.
+
+    Dimensions in which all pieces have the same rows are not cut.
+    """
+    is_cut = [len(set(rows)) > 1 for rows in zip(*(zip(piece.low, piece.high) for piece in pieces))]
+    for sides in itertools.product(*(SIDES if cut else SIDES[:1] for cut in is_cut)):
+        if len(set(itertools.compress(sides, is_cut))) > 1:
             yield partial(_cut_and_coloured, pieces, sides, start)
 
 
