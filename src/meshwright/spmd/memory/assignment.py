@@ -27,6 +27,7 @@ from meshwright.spmd.memory.order_rules import (
     alike,
     carried,
     compact,
+    default,
     led,
     moves_nothing,
     passing,
@@ -129,7 +130,8 @@ class Assignment:
             if node.op != "reshape" or "start" in node.attributes or _is_around_products(node, users[node]):
                 continue
             (x,) = node.operands
-            has, its = self.orders.get(x, x.order), self.orders.get(node)
+            has = default(1) if len(x.shape) == 1 else self.orders.get(x, x.order)
+            its = self.orders.get(node)
             if has is None or its is None or _is_made(x):
                 continue
             if not moves_nothing(x.shape, has, node.shape, its):
