@@ -8,20 +8,32 @@ What several gathers read, in whole or a single position each, comes before para
 spreads, to operands and to users, through operations that take any order (``order_rules``). Where two orders meet, the
 operand is copied; also that of a reshape, which reads elements as they follow each other in its result. What no order
 reaches has the one with the least padding.
-Bodies of loops are planned before what is around them, which gives them the orders that they want; but arguments, and
-what another loop has stacked, are read in the order that they have, also in parts.
+Bodies of loops are planned before what is around them, which gives them the orders that they want; but parts of
+arguments, and of what another loop has stacked, are read in the order that these have, and other arguments are only
+given in the orders of products, and of numbers that are put in a row.
 Based on XLA's ``LayoutAssignment``. The precedence was derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.spmd.memory.fixed_orders import Want, by_class, called_order, chosen, product_of, wants
-from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.order_rules import Order, alike, carried, compact, led, moves_nothing, passing, wanted
+from meshwright.spmd.memory.graph import Graph, Node, computed_from
+from meshwright.spmd.memory.order_rules import (
+    Order,
+    alike,
+    carried,
+    compact,
+    default,
+    led,
+    moves_nothing,
+    passing,
+    reshaped,
+    wanted,
+)
 from meshwright.spmd.memory.stacks import PARTS, step_dimensions
 
 #: results with other orders per result
@@ -85,6 +97,8 @@ class Assignment:
                 copy.node.operands = (*copy.node.operands[: copy.i], new, *copy.node.operands[copy.i + 1 :])
         for node in self._moved():
             node.op, node.attributes = "relayout", {}
+        for node in [node for node in self.graph.post_order() if node.op == "relayout" and self._is_there(node)]:
+            node.op, node.attributes = "reshape", {}
         for node, order in self.orders.items():
             node.order = order
             if (product := product_of(node)) is not None:
@@ -92,6 +106,14 @@ class Assignment:
             if node.op == "transpose":
                 node.op, node.attributes = "reshape", {}
         return replace(self.graph, results=tuple(results))
+
+    def _is_there(self, node: Node) -> bool:
+        """Whether what a node brings into an order is in it."""
+        (x,), order = node.operands, node.order
+        has = self.orders.get(x)
+        if order is None or has is None or "tiles" in node.attributes:
+            return False
+        return moves_nothing(x.shape, has, node.shape, order)
 
     def _moved(self) -> list[Node]:
         """The reshapes that are kernels, because their operands have other tiles.
@@ -108,8 +130,9 @@ class Assignment:
             if node.op != "reshape" or "start" in node.attributes or _is_around_products(node, users[node]):
                 continue
             (x,) = node.operands
-            has, its = self.orders.get(x, x.order), self.orders.get(node)
-            if has is None or its is None or _is_made(x) or len(x.shape) < 2 or len(node.shape) < 2:
+            has = default(1) if len(x.shape) == 1 else self.orders.get(x, x.order)
+            its = self.orders.get(node)
+            if has is None or its is None or _is_made(x):
                 continue
             if not moves_nothing(x.shape, has, node.shape, its):
                 found.append(node)
@@ -120,18 +143,24 @@ def _shown(order: Order | None) -> str:
     return f"{{{','.join(map(str, order))}}}" if order else ""
 
 
-def assign(graph: Graph, given: Mapping[Node, Order] | None = None) -> Assignment:
-    """The layout assignment of a program; of a body with the orders of some of its parameters."""
-    return _Assigner(graph, given).plan()
+def assign(graph: Graph, given: Mapping[Node, Order] | None = None, arguments: Collection[Node] = ()) -> Assignment:
+    """The layout assignment of a program; of a body with the orders of some of its parameters.
+
+    ``arguments``: the parameters that are arguments of the program, of which a body reads the whole.
+    """
+    return _Assigner(graph, given, arguments).plan()
 
 
 class _Assigner:
-    def __init__(self, graph: Graph, given: Mapping[Node, Order] | None) -> None:
+    def __init__(self, graph: Graph, given: Mapping[Node, Order] | None, arguments: Collection[Node]) -> None:
         self.graph, self.given, self.body = graph, dict(given or {}), given is not None
         self.nodes = graph.post_order()
         self.orders: dict[Node, Order] = {}
         self.users: dict[Node, list[tuple[Node, int]]] = defaultdict(list)
         self.inside: dict[Node, Sequence[Assignment]] = {}
+        #: parameters that take no orders at the time
+        self.closed: Collection[Node] = ()
+        self.arguments = arguments
         #: whether arrays that loops use in parts take the orders that the parts need
         self.whole = False
         #: whether sums also say in which order they read
@@ -143,15 +172,18 @@ class _Assigner:
     def plan(self) -> Assignment:
         for node in self.nodes:
             if node.regions:
-                self.inside[node] = [assign(region, self._outside(node, region)) for region in node.regions]
+                self.inside[node] = [assign(region, *self._outside(node, region)) for region in node.regions]
         for node in self.nodes:
             self._spread_from(node, node.order)
         *products, rows = by_class(self.nodes)
         self._choose_products([node for members in products for node in members])
+        self.closed = self.arguments
         self._choose_rows(rows)
         self.last = True
         if self.body:
             self._choose_columns()
+            self.closed = ()
+            self._ask_for_rows()
         self._choose_parameters()
         self._take_from_bodies()
         for i, x in enumerate(self.graph.results):
@@ -236,6 +268,14 @@ class _Assigner:
                 if max(node.shape) == node.avals[0].size > 1:
                     self._spread_from(node, carried(node, 0, (0,)))
 
+    def _ask_for_rows(self) -> None:
+        """Ask for the orders of what a body reads in another one: its parameters are copied outside."""
+        for node in self.nodes:
+            if node.op == "relayout" and node.order is not None and "tiles" not in node.attributes:
+                (x,) = node.operands
+                if computed_from(x).op == "parameter":
+                    self._ask(x, reshaped(node.shape, node.order, x.shape))
+
     def _choose_parameters(self) -> None:
         """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""
         steps = step_dimensions(self.graph) if self.body else {}
@@ -280,22 +320,24 @@ class _Assigner:
         order = self.orders.get(self.graph.parameters[i]) if i < len(self.graph.parameters) else None
         return order if order is not None and len(order) == len(x.shape) else None
 
-    def _outside(self, node: Node, region: Graph) -> dict[Node, Order]:
-        """The orders that a loop's parameters have because of what is outside.
+    def _outside(self, node: Node, region: Graph) -> tuple[dict[Node, Order], set[Node]]:
+        """The orders that a loop's parameters have because of what is outside, and the parameters that are arguments.
 
-        Arguments are not copied, nor is what another loop has stacked.
+        Arguments that a loop reads in parts are not copied, nor is what another loop has stacked.
         """
         if node.op != "while":
-            return {}
-        found = {}
+            return {}, set()
+        found, whole, steps = {}, set(), step_dimensions(region)
         for p, x in zip(region.parameters, node.operands):
             source = x.operands[0] if "start" in x.attributes else x
-            order = compact(source.avals[0]) if source.op == "parameter" else None
-            if source.op == "get":
-                order = self._from_inside(source)
+            order = self._from_inside(source) if source.op == "get" else None
+            if source.op == "parameter" and p in steps:
+                order = compact(source.avals[0])
+            elif source.op == "parameter":
+                whole.add(p)
             if order is not None and len(order) == len(p.shape):
                 found[p] = order
-        return found
+        return found, whole
 
     # --- spreading ------------------------------------------------------------------------------------------
     def _spread_from(self, start: Node, order: Order | None) -> None:
@@ -331,7 +373,8 @@ class _Assigner:
         if node.op in PARTS and node.operands[0].op == "parameter":
             (x, *_) = node.operands
             return x in self.orders if x in self.given else self.whole and direct
-        return node.op not in _FIXED or (node.op == "parameter" and self.body and node not in self.given)
+        free = self.body and node not in self.given and node not in self.closed
+        return node.op not in _FIXED or (node.op == "parameter" and free)
 
     def _ask(self, x: Node, order: Order | None) -> None:
         if self._takes(x):

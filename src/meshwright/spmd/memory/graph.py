@@ -135,6 +135,21 @@ def captured(regions: Iterable[Graph]) -> dict[Node, None]:
     return dict.fromkeys(p.attributes["outside"] for g in regions for p in g.parameters if "outside" in p.attributes)
 
 
+def computed_from(x: Node) -> Node:
+    """The one array that a value is computed from element by element, or the value itself."""
+    before = {x}
+    ends, left = set[Node](), [x]
+    while left:
+        node = left.pop()
+        if node.op != "reshape" and not node.elementwise:
+            ends.add(node)
+            continue
+        new = {y for y in node.operands if y.shape and not y.is_splat()} - before
+        before |= new
+        left += new
+    return ends.pop() if len(ends) == 1 else x
+
+
 def post_order(roots: Sequence[T], operands: Callable[[T], Iterable[T]]) -> list[T]:
     """All nodes that ``roots`` depend on, in depth-first post-order, first operand first."""
     done: dict[T, None] = {}

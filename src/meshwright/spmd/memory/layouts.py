@@ -13,7 +13,7 @@ from math import prod
 from meshwright.spmd.memory.assignment import assign
 from meshwright.spmd.memory.fixed_orders import called_order, given_order, window, window_dimensions
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.order_rules import Order, compact, default, ordered_bytes
+from meshwright.spmd.memory.order_rules import Order, default, ordered_bytes
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 
@@ -43,6 +43,7 @@ def order_of(node: Node) -> Order | None:
 
 
 def _rewrite(graph: Graph) -> None:
+    rows: dict[tuple[Node, tuple[int, ...]], Node] = {}
     for node in graph.post_order():
         for region in node.regions:
             _rewrite(region)
@@ -52,7 +53,7 @@ def _rewrite(graph: Graph) -> None:
         if _cuts_end(node):
             node.op, node.attributes = "reshape", {"start": True}
             continue
-        _flatten(node)
+        _flatten(node, rows)
         _join_rows(node)
         if node.op == "convolution":
             _by_group(node)
@@ -113,10 +114,11 @@ def _join_rows(node: Node) -> None:
         node.operands, node.attributes = (*node.operands[:2], added), {**node.attributes, **added_at}
 
 
-def _flatten(node: Node) -> None:
-    """Let a gather or a scatter read numbers, and single elements that it adds, in one row.
+def _flatten(node: Node, known: dict[tuple[Node, tuple[int, ...]], Node]) -> None:
+    """Let a gather or a scatter read numbers, and single elements that it adds, in one row, and give elements in one.
 
-    The row is made from a copy whose last dimension is along the lanes of tiles, which is often narrow.
+    The row is made from a copy whose last dimension is along the lanes of tiles, which is often narrow. ``known`` are
+    the rows of arrays that were made before.
     """
     moved = window(node)
     if moved is None or len(node.operands[1].shape) < 3:
@@ -129,7 +131,13 @@ def _flatten(node: Node) -> None:
             continue
         aval = x.avals[0].update(shape=batch)
         usual = default(len(batch))
-        if not x.is_splat() and compact(aval)[:2] != usual[:2] and ordered_bytes(aval, usual) > tiled_bytes(aval):
-            rows = Node("relayout", (x,), (aval,), {}, node.source, order=usual)
-            row = Node("relayout", (rows,), (aval.update(shape=(aval.size,)),), {}, node.source, order=(0,))
-            node.operands = (*node.operands[:i], row, *node.operands[i + 1 :])
+        if not x.is_splat():
+            if (x, batch) not in known:
+                rows = Node("relayout", (x,), (aval,), {}, node.source, order=usual)
+                row = Node("relayout", (rows,), (aval.update(shape=(aval.size,)),), {}, node.source, order=(0,))
+                known[x, batch] = row
+            node.operands = (*node.operands[:i], known[x, batch], *node.operands[i + 1 :])
+    if node.op == "gather" and not moved and len([n for n in node.shape if n > 1]) > 1:
+        flat = node.avals[0].update(shape=(node.avals[0].size,))
+        taken_in_row = Node("gather", node.operands, (flat,), {**node.attributes, "rows": []}, node.source)
+        node.op, node.operands, node.attributes = "reshape", (taken_in_row,), {}

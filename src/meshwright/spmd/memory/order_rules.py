@@ -13,7 +13,7 @@ from math import prod
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Node
-from meshwright.spmd.memory.tiles import SUBLANES, tiled, tiled_bytes
+from meshwright.spmd.memory.tiles import LANES, SUBLANES, in_tiles, tiled, tiled_bytes
 
 Order = tuple[int, ...]
 #: times the least bytes of an array after a reshape that splits lanes, from which on it takes another order
@@ -53,8 +53,10 @@ def ordered_bytes(aval: ShapedArray, order: Order) -> int:
 
 
 def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
-    """Whether two orders have the same tiles; dimensions of size 1 do not count."""
-    return tiles_of(shape, a) == tiles_of(shape, b)
+    """Whether two orders have the same tiles, with as much padding. Dimensions of size 1 only count for that."""
+    if tiles_of(shape, a) != tiles_of(shape, b):
+        return False
+    return len(a) < 2 or a[:2] == b[:2] or in_tiles(shape, *a[:2]) == in_tiles(shape, *b[:2])
 
 
 def tiles_of(shape: Sequence[int], order: Order) -> Order:
@@ -74,7 +76,10 @@ def carried(node: Node, i: int, order: Order) -> Order | None:
         where = {d: j for j, d in enumerate(node.attributes["permutation"])}
         return tuple(where[d] for d in order)
     if node.op == "reshape" and "start" not in node.attributes:
-        return _reshaped(x.avals[0], order, node.avals[0])
+        its = _reshaped(x.avals[0], order, node.avals[0])
+        # what is split from a vector has no order from it, unless it is the same memory
+        known = its is not None and (len(x.shape) > 1 or moves_nothing(x.shape, order, node.shape, its))
+        return its if known else None
     if node.op == "reduce" and 2 * i < len(node.operands):
         dims = node.attributes["dimensions"]
         left = [d for d in range(len(x.shape)) if d not in dims]
@@ -195,12 +200,22 @@ def followed(before: Sequence[int], order: Sequence[int], after: Sequence[int]) 
 
 @lru_cache(4096)
 def moves_nothing(before: tuple[int, ...], order: Order, after: tuple[int, ...], new: Order) -> bool:
-    """Whether a reshape between two orders is the same memory: each tile is a tile, with rows of the same length."""
+    """Whether a reshape between two orders is the same memory: each tile is a tile, with rows of the same length.
+
+    Vectors are in a row, so that what is split from one, or joined to one, is whole tiles of full lanes.
+    """
     its = reshaped(before, order, after)
     if its is None or not alike(after, its, new):
         return False
     a, b = ([shape[d] for d in o if shape[d] > 1] for shape, o in ((before, order), (after, its)))
-    return a[:1] == b[:1] and (a[1:2] == b[1:2] or not any(n % SUBLANES for n in (*a[1:2], *b[1:2])))
+    if min(len(a), len(b)) < 2:
+        matrix = max(a, b, key=len)
+        return len(matrix) < 2 or (matrix[0] == LANES and not matrix[1] % SUBLANES)
+    if a[0] != b[0]:
+        return False
+    # where all lanes are in one tile, rows follow each other as long as none of them is padding
+    few = a[0] <= LANES
+    return a[1] == b[1] or all(not n % SUBLANES or (few and n in (2, 4)) for n in (a[1], b[1]))
 
 
 def groups_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:

@@ -36,7 +36,7 @@ from meshwright.spmd.memory.padding import constant_bytes, pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.rearrange import move_late
-from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
+from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order, largest_first
 from meshwright.spmd.memory.siblings import run_together, written_together
 from meshwright.spmd.memory.simplify import reduce_first, scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers, written_at_once
@@ -180,7 +180,9 @@ class Plan:
         size = padded if self.compiler.tiles else None
         if self.compiler.into_products:
             kernels, self._together = run_together(kernels, {*self.results, *self._effects})
-        orders = kernels, freeing(kernels, {*self.results}, size)
+        orders = [kernels, freeing(kernels, {*self.results}, size)]
+        if self.compiler.into_products:
+            orders.append(largest_first(kernels, {*self.results}, size))
         if self.compiler.into_products:
             units = (as_units(order, self._together) for order in orders)
             order, self._until = min(units, key=lambda found: self._highest(*found))

@@ -243,7 +243,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     return (
         _loops(producer, compiler)
         and producer.root.op not in apart
-        and not (compiler.into_products and _spreads(producer))
+        and not (compiler.into_products and (_spreads(producer) or _steps_in_tiles(producer)))
     )
 
 
@@ -286,6 +286,25 @@ def _spreads(kernel: Kernel) -> bool:
     return kernel.root.op == "pad" and bool(spread.any())
 
 
+def _steps(node: Node) -> list[int]:
+    """The dimensions along which a slice takes some of the elements, not one after the other."""
+    strides = node.attributes.get("strides", ()) if node.op == "slice" else ()
+    return [d for d, (step, n) in enumerate(zip(strides, node.shape)) if step > 1 < n]
+
+
+def _steps_through(user: Kernel, producer: Kernel) -> bool:
+    """Whether a kernel takes some of a value's elements. TPUs do not compute others that they leave out."""
+    if user.inputs.get(producer) is Use.INPLACE:
+        return False
+    return any(producer.root in node.operands and _steps(node) for node in user.members)
+
+
+def _steps_in_tiles(kernel: Kernel) -> bool:
+    """Whether a kernel takes some of the elements along tiles. TPUs do that in a kernel of its own."""
+    order = kernel.root.order or range(len(kernel.root.shape))[::-1]
+    return any(d in order[:2] for d in _steps(kernel.root))
+
+
 def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
     if len(user.members) + len(producer.members) > _MEMBERS or len({*user.inputs, *producer.inputs}) > _INPUTS:
         return False
@@ -293,7 +312,7 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return compiler.into_products
     if user.rows or producer.rows:
         return joins_rows(user, producer)
-    if compiler.into_products and _spreads(user):
+    if compiler.into_products and (_spreads(user) or _steps_through(user, producer)):
         return False
     if user.root.op == "dynamic_update_slice" and not compiler.into_products and _disturbs(user, producer):
         return False

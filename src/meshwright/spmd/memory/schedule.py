@@ -1,7 +1,7 @@
 """Schedules: the order in which kernels run.
 
-Breadth first, for XLA's CPU runtime, which runs independent kernels concurrently; depth first; or greedy, freeing
-memory as early as possible. For accelerators, XLA uses the one of the last two that needs less memory.
+Breadth first, for XLA's CPU runtime, which runs independent kernels concurrently; depth first, as written or what takes
+most first; or greedy, freeing memory as early as possible. For accelerators, XLA uses the one that needs least memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,29 @@ def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
     for number, kernel in enumerate(order):
         kernel.number = number
     return order
+
+
+def largest_first(
+    kernels: Sequence[Kernel], kept: set[Kernel], size: Callable[[Kernel], int] | None = None
+) -> list[Kernel]:
+    """Depth first, where of what a kernel reads comes first what has more users beside its first, in all that it is
+    computed from, then what all of that takes. Based on XLA's ``DFSMemoryScheduler``.
+
+    ``kernels`` are in post-order; ``kept`` are results. ``size`` gives the bytes of a kernel's results.
+    """
+    costs: dict[Kernel, tuple[int, int]] = {}
+    users = taken = 0
+    for kernel in kernels:
+        own = max(len(kernel.users) - 1, 0), 0 if kernel.view else (size or _bytes)(kernel)
+        users, taken = users + own[0], taken + own[1]
+        before = [own, *(costs[source] for source in (*kernel.inputs, *kernel.after))]
+        costs[kernel] = min(sum(n for n, _ in before), users), min(sum(n for _, n in before), taken)
+
+    def first(found: Iterable[Kernel]) -> list[Kernel]:
+        return sorted(found, key=lambda k: (-costs[k][0], -costs[k][1], k.number))
+
+    roots = [kernel for kernel in kernels if kernel in kept or not kernel.users]
+    return post_order(first(roots), lambda kernel: first([*kernel.inputs, *kernel.after]))
 
 
 def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel], inside: bool) -> list[Kernel]:

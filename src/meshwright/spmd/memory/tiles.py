@@ -6,11 +6,13 @@ Validated with libtpu 0.0.42: exact to the byte for the arguments of seven progr
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from math import prod
 
 from meshwright.core.avals import ShapedArray
 
 #: elements along the minor dimension of a tile, along the next one, and of a tile of a vector
-_LANES, SUBLANES, _VECTOR = 128, 8, 1024
+LANES, SUBLANES, _VECTOR = 128, 8, 1024
 _SCALAR = 512
 #: narrower types pack several rows into a word
 _WORD = 4
@@ -22,19 +24,28 @@ def tiled_bytes(aval: ShapedArray) -> int:
     if aval.ndim == 0:
         return _SCALAR
     if aval.ndim == 1:
-        return size * _up(aval.shape[0], min(_VECTOR, max(_LANES, _power(aval.shape[0]))))
+        return size * _up(aval.shape[0], min(_VECTOR, max(LANES, _power(aval.shape[0]))))
     return min(tiled(aval, *pair) for pair in itertools.permutations(aval.shape, 2))
 
 
 def tiled(aval: ShapedArray, minor: int, rows: int) -> int:
     """The bytes of an array tiled in the dimensions ``minor`` (lanes) and ``rows``."""
     size = aval.dtype.itemsize
-    return aval.size // max(1, minor * rows) * _up(rows, _tile_rows(rows, size)) * _up(minor, _LANES) * size
+    return _padded(aval.size, minor, rows, _tile_rows(rows, size)) * size
+
+
+def in_tiles(shape: Sequence[int], minor: int, rows: int) -> int:
+    """The elements of an array of words, whose dimensions numbered ``minor`` and ``rows`` are tiled, with padding."""
+    return _padded(prod(shape), shape[minor], shape[rows], _tile_rows(shape[rows], _WORD))
 
 
 def in_whole_tiles(aval: ShapedArray, minor: int, rows: int) -> int:
     """The elements of an array in tiles of 8 × 128 in the dimensions ``minor`` (lanes) and ``rows``, however few."""
-    return aval.size // max(1, minor * rows) * _up(rows, SUBLANES) * _up(minor, _LANES)
+    return _padded(aval.size, minor, rows, SUBLANES)
+
+
+def _padded(size: int, minor: int, rows: int, height: int) -> int:
+    return size // max(1, minor * rows) * _up(rows, height) * _up(minor, LANES)
 
 
 def _tile_rows(rows: int, size: int) -> int:
