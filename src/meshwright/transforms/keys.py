@@ -6,12 +6,10 @@ therefore the batched program, and ops that move, select or carry keys need only
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from meshwright.core.key_types import KeyType
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import BatchAxis
-from meshwright.ir.rewrite import replaced_in_all
+from meshwright.ir.rewrite import in_jaxprs, replaced_in_all
 from meshwright.ops.random.keys import key_types_of
 from meshwright.ops.scalar_body import BodyOp
 from meshwright.transforms.jaxprs import TRANSFORMS
@@ -32,7 +30,7 @@ def _with_words_in_body(eqn: JaxprEqn) -> list[JaxprEqn]:
     op = eqn.op
     if not isinstance(op, BodyOp) or not key_types_of(op.computation.jaxpr):
         return []
-    return [eqn.replace(op=replace(op, computation=on_words(op.computation)))]
+    return [in_jaxprs(eqn, on_words)]
 
 
 def _of_one_kind(jaxpr: ClosedJaxpr, key: KeyType) -> ClosedJaxpr:
