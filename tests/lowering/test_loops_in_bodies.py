@@ -77,3 +77,23 @@ def test_windows_by_ops_without_a_window_op_of_their_own(name):
     np.testing.assert_array_equal(got, getattr(np, name).reduce(seen, axis=(2, 3)))
     got = lax.reduce_window(X > 300, np.bool_(start), getattr(lax, name), (2, 2), (1, 1), "VALID")
     np.testing.assert_array_equal(got, getattr(np, name).reduce(seen > 300, axis=(2, 3)))
+
+
+def test_ops_that_are_loops_on_cpus():
+    """The function has no control flow of its own, but what XLA gets for its ops does."""
+    zero = np.float32(0)
+
+    def add(a, b):  # the incomplete gamma function is below 1
+        return a + b + mnp.floor(lax.igamma(a * a + 1, b * b + 1))
+
+    x = X.astype(np.float32) / 1000
+    np.testing.assert_allclose(lax.reduce(x, zero, add, (0,)), x.sum(0), rtol=1e-6)
+    windows = lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID")
+    np.testing.assert_allclose(windows, x[1:] + x[:-1], rtol=1e-6)
+
+    def drawn(a, b):
+        return b + (mw.random.bits(mw.random.key(a), (), np.uint32) & np.uint32(3))
+
+    start = np.uint32(1)
+    (total,) = mw.jit(lambda x: [lax.reduce(x, start, drawn, (0,))])(np.array([5], np.uint32))
+    assert total == drawn(start, np.uint32(5))

@@ -1,8 +1,8 @@
 """Applies functions of scalars that hold loops or branches to whole arrays.
 
 XLA's compiler for CPUs ends the process on a ``reduce``, ``reduce_window`` or ``map`` whose function holds a ``while``,
-such as that of the greatest common divisor. Here pairs of elements are combined in a tree by the function's batched
-form.
+such as that of the greatest common divisor, or of an op that is a loop for XLA, such as the incomplete gamma function.
+Here pairs of elements are combined in a tree by the function's batched form.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.scalar_body import BodyOp
 from meshwright.ops.shape.rearrange import reshape
+from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 
@@ -24,11 +25,19 @@ def without_loops_in_bodies(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
     def rule(eqn: JaxprEqn) -> list[JaxprEqn]:
         op = eqn.op
-        if not isinstance(op, BodyOp) or not any(isinstance(e.op, ControlOp) for e in op.computation.eqns):
+        if not isinstance(op, BodyOp) or not _holds_loops(op.computation):
             return []
         return written_out(eqn, lambda *operands: op.on_arrays(_on_elements, *operands))
 
     return replaced_in_all(jaxpr, lambda inner: rule)
+
+
+def _holds_loops(body: ClosedJaxpr) -> bool:
+    """Whether XLA gets control flow for a body: that of the program, or what an op's own form consists of."""
+    if any(isinstance(e.op, ControlOp) for e in body.eqns):
+        return True
+    text = str(lower_with_callbacks(body, LoweringOptions(platform="cpu"))[0])
+    return any(name in text for name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"))
 
 
 def _on_elements(body: ClosedJaxpr, *arrays: Any) -> list[Any]:

@@ -7,17 +7,30 @@ therefore the batched program, and ops that move, select or carry keys need only
 from __future__ import annotations
 
 from meshwright.core.key_types import KeyType
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import BatchAxis
+from meshwright.ir.rewrite import in_jaxprs, replaced_in_all
 from meshwright.ops.random.keys import key_types_of
+from meshwright.ops.scalar_body import BodyOp
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 
 def on_words(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with every key replaced by ``uint32[..., words]``, including its arguments and results."""
-    for key in sorted(key_types_of(jaxpr.jaxpr), key=lambda k: k.name):
+    kinds = key_types_of(jaxpr.jaxpr)
+    if kinds:
+        jaxpr = replaced_in_all(jaxpr, lambda _: _with_words_in_body)
+    for key in sorted(kinds, key=lambda k: k.name):
         jaxpr = _of_one_kind(jaxpr, key)
     return jaxpr
+
+
+def _with_words_in_body(eqn: JaxprEqn) -> list[JaxprEqn]:
+    """A function of scalars that makes keys of its own: batching the op around it does not reach them."""
+    op = eqn.op
+    if not isinstance(op, BodyOp) or not key_types_of(op.computation.jaxpr):
+        return []
+    return [in_jaxprs(eqn, on_words)]
 
 
 def _of_one_kind(jaxpr: ClosedJaxpr, key: KeyType) -> ClosedJaxpr:

@@ -19,8 +19,9 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerRangeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite, emit_traced
+from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise import gpu
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import (
@@ -38,7 +39,7 @@ from meshwright.ops.elementwise.table import (
     shift_right_logical,
     xor,
 )
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.rearrange import expand_dims, not_last, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
@@ -70,6 +71,33 @@ def _twenty_rounds(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
     return [x0, x1]
 
 
+#: up to this many words, programs for CPUs draw them in a loop. XLA computes what is fused into several consumers in
+#: each of them, as keys are, so that the rounds would be compiled many times; loops are not fused.
+_FEW_WORDS = 1024
+
+
+def _rounds_in_loop(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
+    """:func:`_twenty_rounds`, as a loop over groups of four."""
+    aval = max((typeof(v) for v in (k0, k1, x0, x1)), key=lambda a: a.ndim)
+    x0, x1 = (match_shape(add(x, k), aval) for x, k in ((x0, k0), (x1, k1)))
+    carry = [u32(0), x0, x1, k1, xor(xor(k0, k1), _PARITY), k0]
+
+    def step(group: Any, x0: Any, x1: Any, *keys: Any) -> list[Any]:
+        first = eq(and_(group, u32(1)), u32(0))
+        for distances in zip(*_ROTATIONS):
+            left, right = (select(first, *(u32(d) for d in either)) for either in (
+                distances, tuple(32 - d for d in distances)
+            ))  # fmt: skip
+            x0 = add(x0, x1)
+            x1 = xor(x0, or_(shift_left(x1, left), shift_right_logical(x1, right)))
+        group = add(group, u32(1))
+        return [group, add(x0, keys[0]), add(x1, add(keys[1], group)), *keys[1:], keys[0]]
+
+    types = [typeof(v).strong() for v in carry]
+    again = trace_to_jaxpr(lambda group, *_: [lt(group, u32(5))], types)
+    return While(trace_to_jaxpr(step, types), 0, again, 0).bind(*carry)[1:3]
+
+
 @dataclass(frozen=True)
 class Threefry2x32(Elementwise):
     """The block cipher: from two key words and two counter words (arrays, or scalars next to them) to two random
@@ -96,7 +124,8 @@ class Threefry2x32(Elementwise):
         return gpu.random_bits(max(a.size for a in avals))
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        return emit_traced(b, _twenty_rounds, self.name, *operands)
+        few = b.platform == "cpu" and max(a.size for a in b.in_avals) <= _FEW_WORDS
+        return emit_traced(b, _rounds_in_loop if few else _twenty_rounds, self.name, *operands)
 
 
 def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
