@@ -250,3 +250,28 @@ def test_groups_over_parts_of_axes():
     ring = mw.AbstractMesh((16, 16), ("data", "model"), machine="v5e:16x16").fabric.levels
     assert [(x.topology, x.size, x.stride) for x in ring([("data", 1, 4)])] == [(LINE, 4, 4)]
     assert [(x.topology, x.size, x.stride) for x in ring([("data", 4, 4)])] == [(LINE, 4, 1)]
+
+
+@pytest.mark.parametrize("inside", ["constraint", "region"])
+def test_a_mesh_that_names_no_machine_is_on_the_one_that_others_name(inside):
+    """A model's own mesh, inside of a program that is planned or run for a machine."""
+
+    def squared(x, mesh):
+        on = mw.NamedSharding(mesh, mw.PartitionSpec("x"))
+        if inside == "constraint":
+            return mw.lax.with_sharding_constraint(x.T, on) @ x
+        return mw.shard_map(lambda x: x * mw.lax.psum(x.sum(), "x"), mesh=mesh, in_specs=on.spec, out_specs=on.spec)(x)
+
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for kind in mw.AbstractMesh, lambda *args, **more: mw.make_mesh(*args, **more):
+        plain, named = kind((8,), ("x",)), kind((8,), ("x",), machine="v5e:2x4")
+        for outer, inner in ((named, plain), (plain, named)):
+            on = mw.NamedSharding(outer, mw.PartitionSpec("x"))
+            part = mw.jit(squared, static_argnums=1, in_shardings=on).lower(x, inner).partition()
+            assert part.mesh.machine == named.machine
+            part.verify(x)
+    other = mw.AbstractMesh((8,), ("x",), machine="h100:8")
+    with pytest.raises(mw.errors.MeshError, match="cannot be used together|other hardware|machine"):
+        mw.jit(
+            squared, static_argnums=1, in_shardings=mw.NamedSharding(named.abstract_mesh, mw.PartitionSpec("x"))
+        ).lower(x, other).partition()

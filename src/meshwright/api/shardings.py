@@ -180,6 +180,7 @@ def placed(program: Program) -> Program:
     # Collectives in a region name the axes of its mesh; shardings over other meshes can be expressed over it.
     regions = [e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap)]
     mesh = next((m for m in regions if isinstance(m, type(place))), place)
+    mesh = place if is_on_other_machine(_untyped(mesh), _untyped(place)) else mesh
     refined = _refined([mesh, *regions])
     mesh = _seen_outside(program, mesh if refined is None else refined.mesh)
     return replace(
@@ -272,6 +273,8 @@ def _join(a: Place, b: Place) -> Place | None:
     if isinstance(a, (Mesh, AbstractMesh)) and isinstance(b, type(a)) and _untyped(a) == _untyped(b):
         return max(a, b, key=lambda mesh: mesh.axis_types.count(AxisType.Explicit))
     meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
+    if len(meshes) == 2 and (known := _with_the_machine(*meshes)) is not None:
+        return known
     if len(meshes) == 2:
         if AbstractMesh in (type(a), type(b)):
             return next((m for m in meshes if isinstance(m, Mesh)), None) if _alike(a, b) else None
@@ -280,6 +283,15 @@ def _join(a: Place, b: Place) -> Place | None:
         device = b if meshes[0] is a else a
         return meshes[0] if meshes[0].devices.flat[0] == device else None
     return None
+
+
+def _with_the_machine(a: AnyMesh, b: AnyMesh) -> AnyMesh | None:
+    """Of meshes that are the same but for a machine that one of them does not name, the other one."""
+    with_it, without = (a, b) if b.abstract_mesh.machine is None else (b, a)
+    if without.abstract_mesh.machine is not None or not is_on_other_machine(_untyped(with_it), _untyped(without)):
+        return None
+    same_devices = not isinstance(without, Mesh) or (isinstance(with_it, Mesh) and with_it.flat_ids == without.flat_ids)
+    return with_it if same_devices else None
 
 
 def _alike(a: Any, b: Any) -> bool:
