@@ -271,7 +271,7 @@ def test_a_mesh_that_names_no_machine_is_on_the_one_that_others_name(inside):
             assert part.mesh.machine == named.machine
             part.verify(x)
     other = mw.AbstractMesh((8,), ("x",), machine="h100:8")
-    with pytest.raises(mw.errors.MeshError, match="cannot be used together|other hardware|machine"):
+    with pytest.raises(mw.errors.MeshError, match="mesh"):
         mw.jit(
             squared, static_argnums=1, in_shardings=mw.NamedSharding(named.abstract_mesh, mw.PartitionSpec("x"))
         ).lower(x, other).partition()

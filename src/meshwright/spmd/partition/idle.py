@@ -12,7 +12,7 @@ then all that the loop carries is split. Whether this pays only shows in the who
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn
@@ -39,7 +39,7 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
         return  # an axis that is idle outside of a manual region may be in use inside
     alone = dict(_alone(step_time(part.source.jaxpr, part.mesh)))
     found: dict[tuple[ShardingRule, Axes], JaxprEqn] = {}
-    repeated: Counter[tuple[ShardingRule, Axes]] = Counter()
+    repeated = defaultdict[tuple[ShardingRule, Axes], float](float)
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         if id(eqn) in alone:
             idle = _idle(eqn, rule, propagation)
@@ -47,7 +47,7 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
             tiles = part.mesh.sizes(loop_axes(eqn, rule, lambda a: propagation.layout(a).dims))
             repeated[rule, idle] += alone[id(eqn)] / tiles * (1 - 1 / part.mesh.sizes(idle))
     least = seconds * (WITH_OTHERS if leading else REPEATED)
-    for (rule, idle), more in repeated.most_common():
+    for (rule, idle), more in sorted(repeated.items(), key=lambda item: -item[1]):
         if more > least and _leads(found[rule, idle], rule) == leading:
             yield from _along(found[rule, idle], rule, idle, propagation)
 
