@@ -97,6 +97,11 @@ def is_tie(eqn: JaxprEqn) -> bool:
     return isinstance(eqn.op, RegionOp) and not eqn.op.kept_whole
 
 
+def is_tie_of_loop(eqn: JaxprEqn) -> bool:
+    """Whether an equation of a flattened program ties values of a loop to those outside."""
+    return isinstance(eqn.op, RegionOp) and is_tie(eqn) and not eqn.op.chooses
+
+
 def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
     """A tie as an equation whose rule states that all tied values have the same dimensions."""
     bodies = [r.jaxpr for r in eqn.op.regions()]

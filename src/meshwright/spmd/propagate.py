@@ -395,7 +395,9 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
         contests = contests_at(eqn, rule, propagation) if rule == turn.rule and not turn.moves else ()
         reached = (turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests)
         if (turn.moves and rule == turn.rule) or any(reached):
-            var = eqn.outvars[turn.result]
+            # Of what a loop carries, the result may have an annotation of its own.
+            tied = eqn.invars[1:] if is_tie(eqn) else ()
+            var = next((a for a in tied if isinstance(a, Var)), eqn.outvars[turn.result])
             dims = turn.of(propagation.layout(var).dims)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)
             if dims is not None and cause is not None:

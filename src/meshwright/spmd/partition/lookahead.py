@@ -11,8 +11,9 @@ search then tries, one after the other, leaving results as they were computed wh
 all-to-alls instead of a gather), splitting them over axes that they do not use yet
 (:mod:`~meshwright.spmd.partition.idle`), resharding values in the layouts that are best for all equations of the same
 form together, leaving whole what operands would be moved to split, gathering what loops do not change once before them,
-completing the sums that loops stack in each step, keeping sums in tiles, and splitting all else that takes long over
-axes that it does not use yet. Products are split with and without the values turned before, since either may be better.
+completing the sums that loops stack in each step, keeping sums in tiles, splitting all else that takes long over axes
+that it does not use yet, and splitting what loops carry along another dimension. Products are split with and without
+the values turned before, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. A budget of equations limits
 how often large programs are partitioned, so that planning them takes about as long as without a search.
@@ -30,7 +31,7 @@ from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.contests import neighbours
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.turned import stays, turns
+from meshwright.spmd.partition.turned import carried, stays, turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import AS_WRITTEN, Strategy
@@ -94,7 +95,7 @@ class Search:
                 best, plainer = other, other_plainer
         for step in (self.reshard_together, self.leave_whole, self.gather_once, self.complete_in_steps):
             best = step(best)
-        return self.share(self.keep_tiles(best, plainer), leading=False)
+        return self.carry_otherwise(self.share(self.keep_tiles(best, plainer), leading=False))
 
     # --- how axes spread ------------------------------------------------------------------------------------
     def order(self, best: Attempt) -> Attempt:
@@ -226,6 +227,16 @@ class Search:
         # The memory estimate is accurate enough for the differences between these two programs.
         cheaper = other.price * other.estimate < GAIN * best.price * best.estimate
         return other if cheaper and other.is_better(best, MORE_BYTES) else best
+
+    def carry_otherwise(self, best: Attempt) -> Attempt:
+        """Split what loops carry along other dimensions, if that is better and repeats little."""
+        if best.is_searchable:
+            now = best.strategy
+            ways = (replace(now, turns=(*now.turns, turn)) for turn in carried(best.part))
+            for other in self.attempts(ways, MOVED):
+                fits = other.price <= best.price and other.work <= REPEATED * best.work
+                best = other if fits and other.is_better(best) else best
+        return best
 
     # --- attempts -------------------------------------------------------------------------------------------
     def attempts(self, strategies: Iterable[Strategy], most: int) -> list[Attempt]:

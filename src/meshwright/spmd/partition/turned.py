@@ -31,6 +31,7 @@ from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import EXCHANGED, ShardingRule
 from meshwright.spmd.factors import Axes
+from meshwright.spmd.flatten import is_tie_of_loop
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, contests_at
 from meshwright.spmd.report import collectives, sent_for_equations, totals
@@ -80,6 +81,24 @@ def stays(part: Partition) -> Iterator[frozenset[ShardingRule]]:
     yield frozenset(rule for eqn, rule in priced if places[eqn.source] > least)
 
 
+def carried(part: Partition) -> Iterator[Turn]:
+    """The axes by which loops split what they carry or read, on its other dimensions, where something is sent in each
+    step for what reads it (sums, shifts): it may be moved once instead. Those with the most bytes first."""
+    sent, readers, mesh = sent_for_equations(part.jaxpr.jaxpr), _readers(part), part.mesh
+    ways: Counter[Turn] = Counter()
+    for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
+        if not is_tie_of_loop(eqn):
+            continue
+        out, dims = eqn.outvars[0], part.propagation.layout(eqn.outvars[0]).dims
+        nbytes = max((_sent_after(v, readers, sent) for v in eqn.invars[1:] if isinstance(v, Var)), default=0)
+        for at, axes in enumerate(dims) if nbytes else ():
+            for dim, own in enumerate(dims) if axes else ():
+                if dim != at and out.aval.shape[dim] % mesh.sizes((*own, *axes)) == 0:
+                    ways[Turn(rule, axes, 0, dim, moves=True)] += nbytes
+    least = SENT * sum(sent.values())
+    return (turn for turn, nbytes in ways.most_common() if nbytes > least)
+
+
 def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Turn]:
     """For each result and dimension, the axes that also reach it along another dimension, by which it is not split."""
     for part, by_axis in contests_at(eqn, rule, propagation):
@@ -121,10 +140,7 @@ def _repeated(part: Partition) -> Iterator[tuple[Turn, int]]:
 def _brought(part: Partition, sent: Mapping[int, int]) -> Iterator[tuple[Turn, int]]:
     """The axes by which the smaller operand of a product splits its result, along dimensions of the larger operand, and
     the bytes of the result on a device: where what reads the result moves it, the operand may be moved instead."""
-    readers = defaultdict[Var, list[JaxprEqn]](list)
-    for eqn in part.propagation.origins.eqns:
-        for a in {a for a in eqn.invars if isinstance(a, Var)}:
-            readers[a].append(eqn)
+    readers = _readers(part)
     for eqn, rule, layout, _ in part.placed:
         out, operands = eqn.outvars[0], [{f for factors in dims for f in factors} for dims in rule.operands]
         small = min(range(2), key=lambda n: eqn.invars[n].aval.nbytes)
@@ -137,6 +153,24 @@ def _brought(part: Partition, sent: Mapping[int, int]) -> Iterator[tuple[Turn, i
         for dim, factors in enumerate(rule.results[0]) if moves_more else ():
             if rule.is_parallel(factors) and factors[0] in others and shape[dim] >= tiles:
                 yield Turn(rule, axes, 0, dim, moves=True), nbytes
+
+
+def _readers(part: Partition) -> Mapping[Var, Sequence[JaxprEqn]]:
+    readers = defaultdict[Var, list[JaxprEqn]](list)
+    for eqn in part.propagation.origins.eqns:
+        for a in {a for a in eqn.invars if isinstance(a, Var)}:
+            readers[a].append(eqn)
+    return readers
+
+
+def _sent_after(v: Var, readers: Mapping[Var, Sequence[JaxprEqn]], sent: Mapping[int, int]) -> int:
+    """The bytes that are sent for equations that read a value, or what is made of it within a few steps."""
+    values, found = [v], set[int]()
+    for _ in range(STEPS):
+        eqns = {id(eqn): eqn for value in values for eqn in readers.get(value, ()) if id(eqn) not in found}
+        found |= eqns.keys()
+        values = [w for eqn in eqns.values() for w in eqn.outvars]
+    return sum(sent[key] for key in found)
 
 
 def _moved_for(v: Var, readers: Mapping[Var, Sequence[JaxprEqn]], sent: Mapping[int, int]) -> bool:
