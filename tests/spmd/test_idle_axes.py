@@ -197,12 +197,14 @@ def test_work_that_is_no_product_is_shared_too():
     part.verify()
 
 
-def test_results_that_nobody_annotated_stay_as_they_are():
-    """To sort them in parts would return them in parts."""
+@pytest.mark.parametrize("fun", [lambda x: mnp.sort(x, axis=1), lambda x: x[(mnp.abs(x[:, 0]) * 9).astype(np.int32)]])
+def test_results_that_nobody_annotated_stay_as_they_are(fun):
+    """To sort or look up rows in parts would return them in parts."""
     x = mw.ShapeDtypeStruct((64, 512), np.float32)
-    sort = mw.jit(lambda x: (mnp.sort(x, axis=1), x.sum()), in_shardings=NamedSharding(MESH, P("data")))
-    part = sort.lower(x).partition()
-    assert part.out_shardings[0].spec == P("data") and part.work.redundancy > 1.5
+    on = NamedSharding(MESH, P("data")), NamedSharding(MESH, P())
+    part = mw.jit(lambda y, x: (y.sum(), fun(x)), in_shardings=on).lower(x, x).partition()
+    assert not any(part.out_shardings[1].spec) and part.work.redundancy > 1.5
+    part.verify()
 
 
 def test_a_few_bytes_more_do_not_count():

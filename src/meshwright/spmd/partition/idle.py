@@ -38,6 +38,7 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
+    outside = set(map(id, part.source.jaxpr.eqns))
     alone = dict(_alone(step_time(part.source.jaxpr, part.mesh)))
     computed: dict[Atom, Layout] = {}
     for whole, layout in part.stands_for.values():
@@ -53,12 +54,15 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
             repeated[rule, idle] += alone[id(eqn)] / tiles * (1 - 1 / part.mesh.sizes(idle))
     least = seconds * (WITH_OTHERS if leading else REPEATED)
     for (rule, idle), more in repeated.most_common():
-        if more > least and _leads(found[rule, idle], rule) == leading:
-            yield from _along(found[rule, idle], rule, idle, propagation)
+        eqn = found[rule, idle]
+        if more > least and (_shares_much(eqn, rule) or _looks_up(rule)) == leading:
+            keeps = not (_shares_much(eqn, rule) or (leading and id(eqn) not in outside))
+            yield from _along(eqn, rule, idle, propagation, keeps)
 
 
-def _leads(eqn: JaxprEqn, rule: ShardingRule) -> bool:
-    return rule.is_product or isinstance(eqn.op, Batched) or _looks_up(rule)
+def _shares_much(eqn: JaxprEqn, rule: ShardingRule) -> bool:
+    """Whether much of what is around an equation is split with it: a product or decomposition."""
+    return rule.is_product or isinstance(eqn.op, Batched)
 
 
 def _looks_up(rule: ShardingRule) -> bool:
@@ -84,10 +88,10 @@ def _idle(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation, computed:
     return tuple(a for a in propagation.mesh.atoms if a not in busy)
 
 
-def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation) -> Iterator[Share]:
+def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation, keeps: bool) -> Iterator[Share]:
     """A share for each dimension of the result that divides well: unsplit ones first, then by decreasing size."""
     shape, layout, mesh = eqn.outvars[0].aval.shape, propagation.layout(eqn.outvars[0]), propagation.mesh
     free = [d for d, factors in enumerate(rule.results[0]) if rule.is_parallel(factors)]
     free.sort(key=lambda d: (bool(layout.dims[d]), -shape[d]))
     for d in well_divided({d: (shape[d], mesh.sizes((*layout.dims[d], *idle))) for d in free}):
-        yield Share(rule, d, idle)
+        yield Share(rule, d, idle, keeps)
