@@ -12,7 +12,7 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.cli import digits
-from meshwright.spmd.partition import lookahead
+from meshwright.spmd.partition import idle, lookahead
 
 MESH = mw.AbstractMesh((4, 2), ("data", "model"))
 BATCH, IMAGE, CHANNELS, WIDE = 64, 8, 64, (32, 32)
@@ -197,12 +197,14 @@ def test_work_that_is_no_product_is_shared_too():
     part.verify()
 
 
-def test_results_that_nobody_annotated_stay_as_they_are():
-    """To sort them in parts would return them in parts."""
+@pytest.mark.parametrize("fun", [lambda x: mnp.sort(x, axis=1), lambda x: x[(mnp.abs(x[:, 0]) * 9).astype(np.int32)]])
+def test_results_that_nobody_annotated_stay_as_they_are(fun):
+    """To sort or look up rows in parts would return them in parts."""
     x = mw.ShapeDtypeStruct((64, 512), np.float32)
-    sort = mw.jit(lambda x: (mnp.sort(x, axis=1), x.sum()), in_shardings=NamedSharding(MESH, P("data")))
-    part = sort.lower(x).partition()
-    assert part.out_shardings[0].spec == P("data") and part.work.redundancy > 1.5
+    on = NamedSharding(MESH, P("data")), NamedSharding(MESH, P())
+    part = mw.jit(lambda y, x: (y.sum(), fun(x)), in_shardings=on).lower(x, x).partition()
+    assert not any(part.out_shardings[1].spec) and part.work.redundancy > 1.5
+    part.verify()
 
 
 def test_a_few_bytes_more_do_not_count():
@@ -219,4 +221,34 @@ def test_a_few_bytes_more_do_not_count():
     args = [mw.ShapeDtypeStruct(shape, np.float32) for shape in ((64,), (512,), (4096, 512))]
     part = mw.jit(step, in_shardings=on, out_shardings=NamedSharding(MESH, P())).lower(*args).partition()
     assert part.work.redundancy < 1.1 and part.bytes_sent < 64
+    part.verify()
+
+
+def windows(x, w):
+    """Products with windows of images, which are merged with the images in the order of the devices' tiles."""
+    tiled = x.reshape(4, 4, 8, 4, 8, 96).transpose(0, 1, 3, 2, 4, 5).reshape(64, 64, 96)
+    return nn.relu(nn.relu(tiled @ w) @ w).sum(0)
+
+
+def summed_in_steps(x, y):
+    """Terms of sums over devices are added in every step."""
+    step = mw.lax.scan(lambda total, rows: (total + rows[0].T @ rows[1], None), mnp.zeros((512, 512)), (x, y))
+    return step[0].sum(0)
+
+
+@pytest.mark.parametrize(
+    ("fun", "shapes", "specs"),
+    [
+        (windows, [(4, 32, 32, 96), (96, 96)], [P("model", "data"), P()]),
+        (summed_in_steps, [(32, 64, 512)] * 2, [P(None, ("data", "model"))] * 2),
+    ],
+)
+def test_what_is_split_in_another_form_is_not_repeated(fun, shapes, specs):
+    """There is nothing to share, and no time is spent on trying. Results stay as they are."""
+    args = [mw.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    part = mw.jit(fun, in_shardings=tuple(NamedSharding(MESH, spec) for spec in specs)).lower(*args).partition()
+    assert part.work.redundancy < 1.1 and not any(part.out_shardings[0].spec)
+    assert not any(" shares " in note for note in part.notes)
+    for leading in (True, False):
+        assert not [*idle.shares(part.part, part.time().seconds, leading)]
     part.verify()

@@ -13,10 +13,11 @@ then all that the loop carries is split. Whether this pays only shows in the who
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from meshwright.ir.jaxpr import JaxprEqn
+from meshwright.ir.jaxpr import Atom, JaxprEqn
 from meshwright.ops.linalg.batched import Batched
+from meshwright.sharding import Layout
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.factors import Axes
@@ -37,23 +38,35 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
+    outside = set(map(id, part.source.jaxpr.eqns))
     alone = dict(_alone(step_time(part.source.jaxpr, part.mesh)))
+    computed: dict[Atom, Layout] = {}
+    for whole, layout in part.stands_for.values():
+        computed.setdefault(whole, layout)
     found: dict[tuple[ShardingRule, Axes], JaxprEqn] = {}
     repeated = defaultdict[tuple[ShardingRule, Axes], float](float)
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        if id(eqn) in alone:
-            idle = _idle(eqn, rule, propagation)
+        layouts = [computed[v] for v in eqn.outvars if v in computed]
+        if id(eqn) in alone and layouts:  # others are computed in another form
+            idle = _idle(eqn, rule, propagation, layouts)
             found.setdefault((rule, idle), eqn)
             tiles = part.mesh.sizes(loop_axes(eqn, rule, lambda a: propagation.layout(a).dims))
             repeated[rule, idle] += alone[id(eqn)] / tiles * (1 - 1 / part.mesh.sizes(idle))
     least = seconds * (WITH_OTHERS if leading else REPEATED)
     for (rule, idle), more in sorted(repeated.items(), key=lambda item: -item[1]):
-        if more > least and _leads(found[rule, idle], rule) == leading:
-            yield from _along(found[rule, idle], rule, idle, propagation)
+        eqn = found[rule, idle]
+        if more > least and (_shares_much(eqn, rule) or _looks_up(rule)) == leading:
+            keeps = not (_shares_much(eqn, rule) or (leading and id(eqn) not in outside))
+            yield from _along(eqn, rule, idle, propagation, keeps)
 
 
-def _leads(eqn: JaxprEqn, rule: ShardingRule) -> bool:
-    return rule.is_product or isinstance(eqn.op, Batched) or any(factor.indexed for factor in rule.factors)
+def _shares_much(eqn: JaxprEqn, rule: ShardingRule) -> bool:
+    """Whether much of what is around an equation is split with it: a product or decomposition."""
+    return rule.is_product or isinstance(eqn.op, Batched)
+
+
+def _looks_up(rule: ShardingRule) -> bool:
+    return any(factor.indexed for factor in rule.factors)
 
 
 def _alone(schedule: Schedule, times: int = 1) -> Iterator[tuple[int, float]]:
@@ -64,18 +77,21 @@ def _alone(schedule: Schedule, times: int = 1) -> Iterator[tuple[int, float]]:
             yield from _alone(inside, times * step.trips)
 
 
-def _idle(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Axes:
+def _idle(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation, computed: Sequence[Layout]) -> Axes:
     """The axes that split no result of an equation and none of its loops: what they split of an operand has to be whole
-    for it (a dimension that is transformed)."""
+    for it (a dimension that is transformed). Nor are its results, ``computed`` in these layouts, parts of sums over
+    them, unless devices look up all rows, each in its part of a table."""
     busy = loop_axes(eqn, rule, lambda a: propagation.layout(a).dims)
     busy = busy.union(*(propagation.layout(v).axes_used for v in eqn.outvars))
+    if not _looks_up(rule):
+        busy = busy.union(*(layout.partial for layout in computed))
     return tuple(a for a in propagation.mesh.atoms if a not in busy)
 
 
-def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation) -> Iterator[Share]:
+def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation, keeps: bool) -> Iterator[Share]:
     """A share for each dimension of the result that divides well: unsplit ones first, then by decreasing size."""
     shape, layout, mesh = eqn.outvars[0].aval.shape, propagation.layout(eqn.outvars[0]), propagation.mesh
     free = [d for d, factors in enumerate(rule.results[0]) if rule.is_parallel(factors)]
     free.sort(key=lambda d: (bool(layout.dims[d]), -shape[d]))
     for d in well_divided({d: (shape[d], mesh.sizes((*layout.dims[d], *idle))) for d in free}):
-        yield Share(rule, d, idle)
+        yield Share(rule, d, idle, keeps)

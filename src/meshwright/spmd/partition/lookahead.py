@@ -157,7 +157,10 @@ class Search:
 
     def share(self, best: Attempt, leading: bool) -> Attempt:
         """Split products and the like (``leading``), or all else, over axes that they do not use yet, along the best
-        dimension, if that is better. For all else, what is returned stays as it is: nobody asked for it to be split."""
+        dimension, if that is better.
+
+        With products, decompositions, and lookups in loops, what is returned may be split, too. For all else, it stays
+        as it is: nobody asked for it to be split."""
         left, asked = SHARINGS, set[ShardingRule]()
         while left > 0 and best.is_searchable:
             kinds = itertools.groupby(shares(best.part, best.times[0], leading), lambda share: share.rule)
@@ -168,7 +171,8 @@ class Search:
             before = best.strategy
             tried = self.attempts((replace(before, shares=(*before.shares, way)) for way in ways), left)
             left -= len(tried)
-            fit = [c for c in tried if leading or c.part.out_layouts == best.part.out_layouts]
+            now = best.part.out_layouts
+            fit = [c for c in tried if not c.strategy.shares[-1].keeps_results or c.part.out_layouts == now]
             better = [c for c in fit if c.price <= best.price and c.is_better(best, SHARED_BYTES)]
             best = min(better, key=lambda c: c.price, default=best)
         return best
