@@ -91,9 +91,19 @@ def test_ops_that_are_loops_on_cpus():
     windows = lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID")
     np.testing.assert_allclose(windows, x[1:] + x[:-1], rtol=1e-6)
 
-    def drawn(a, b):
-        return b + (mw.random.bits(mw.random.key(a), (), np.uint32) & np.uint32(3))
 
-    start = np.uint32(1)
-    (total,) = mw.jit(lambda x: [lax.reduce(x, start, drawn, (0,))])(np.array([5], np.uint32))
-    assert total == drawn(start, np.uint32(5))
+@pytest.mark.parametrize(
+    "derive",
+    [lambda key, b: key, lambda key, b: mw.random.fold_in(key, b), lambda key, b: mw.random.split(key)[1]],
+    ids=["key", "fold_in", "split"],
+)
+def test_functions_that_draw(derive):
+    """The words of new keys are compiled apart, by calls on which XLA ends the process here."""
+
+    def add(a, b):  # numbers that are drawn are below 1
+        return a + b + mnp.floor(mw.random.uniform(derive(mw.random.key(a), b))).astype(a.dtype)
+
+    x, zero = X.astype(np.uint32), np.uint32(0)
+    np.testing.assert_array_equal(mw.jit(lambda x: lax.reduce(x, zero, add, (0,)))(x), x.sum(0))
+    windows = mw.jit(lambda x: lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID"))(x)
+    np.testing.assert_array_equal(windows, x[1:] + x[:-1])

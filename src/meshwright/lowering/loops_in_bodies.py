@@ -1,8 +1,9 @@
 """Applies functions of scalars that hold loops or branches to whole arrays.
 
 XLA's compiler for CPUs ends the process on a ``reduce``, ``reduce_window`` or ``map`` whose function holds a ``while``,
-such as that of the greatest common divisor, or of an op that is a loop for XLA, such as the incomplete gamma function.
-Here pairs of elements are combined in a tree by the function's batched form.
+such as that of the greatest common divisor, or of an op that is a loop for XLA, such as the incomplete gamma function;
+and on functions with calls that are compiled apart, as those of the words of new keys are. Here pairs of elements are
+combined in a tree by the function's batched form.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def without_loops_in_bodies(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _holds_loops(body: ClosedJaxpr) -> bool:
-    """Whether XLA gets control flow for a body: that of the program, or what an op's own form consists of."""
+    """Whether XLA gets control flow or calls for a body: those of the program, or what an op's own form consists of."""
     if any(isinstance(e.op, ControlOp) for e in body.eqns):
         return True
     text = str(lower_with_callbacks(body, LoweringOptions(platform="cpu"))[0])
-    return any(name in text for name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"))
+    return any(name in text for name in ("stablehlo.while", "stablehlo.case", "stablehlo.if", "inlineable"))
 
 
 def _on_elements(body: ClosedJaxpr, *arrays: Any) -> list[Any]:
