@@ -91,9 +91,46 @@ def test_ops_that_are_loops_on_cpus():
     windows = lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID")
     np.testing.assert_allclose(windows, x[1:] + x[:-1], rtol=1e-6)
 
-    def drawn(a, b):
-        return b + (mw.random.bits(mw.random.key(a), (), np.uint32) & np.uint32(3))
 
-    start = np.uint32(1)
-    (total,) = mw.jit(lambda x: [lax.reduce(x, start, drawn, (0,))])(np.array([5], np.uint32))
-    assert total == drawn(start, np.uint32(5))
+def _below_one(a):
+    """0: numbers below 1, without what follows the point."""
+    return mnp.floor(lax.igamma(mnp.arange(3.0) + 1, a * a + mnp.arange(3.0)).sum() / 3)
+
+
+NO_FORMULAS = {
+    "constants": _below_one,
+    "decomposition": lambda a: mnp.linalg.det(mnp.eye(2) * (1 + a - a)) - 1,
+    "transform": lambda a: mnp.fft.fft(mnp.ones(3) + a)[1].imag,
+    "sums": lambda a: mnp.zeros(4).at[np.array([1, 1])].add(a)[0],
+    "reduction": lambda a: lax.reduce(mnp.zeros(3) * a, np.float32(0), lambda b, c: b + c + _below_one(b), (0,)),
+    "random": lambda a: mnp.floor(mw.random.uniform(mw.random.key(a.astype(int)))),
+}
+
+
+@pytest.mark.parametrize("name", NO_FORMULAS)
+def test_functions_with_arrays(name):
+    zero, x = np.float32(0), X.astype(np.float32) / 1000
+
+    def add(a, b):
+        return a + b + NO_FORMULAS[name](a).astype(a.dtype)
+
+    np.testing.assert_allclose(mw.jit(lambda x: lax.reduce(x, zero, add, (0,)))(x), x.sum(0), rtol=1e-5)
+    windows = mw.jit(lambda x: lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID"))(x)
+    np.testing.assert_allclose(windows, x[1:] + x[:-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [lambda key, b: key, lambda key, b: mw.random.fold_in(key, b), lambda key, b: mw.random.split(key)[1]],
+    ids=["key", "fold_in", "split"],
+)
+def test_functions_that_draw(derive):
+    """The words of new keys are compiled apart, by calls on which XLA ends the process here."""
+
+    def add(a, b):  # numbers that are drawn are below 1
+        return a + b + mnp.floor(mw.random.uniform(derive(mw.random.key(a), b))).astype(a.dtype)
+
+    x, zero = X.astype(np.uint32), np.uint32(0)
+    np.testing.assert_array_equal(mw.jit(lambda x: lax.reduce(x, zero, add, (0,)))(x), x.sum(0))
+    windows = mw.jit(lambda x: lax.reduce_window(x, zero, add, (2, 1), (1, 1), "VALID"))(x)
+    np.testing.assert_array_equal(windows, x[1:] + x[:-1])

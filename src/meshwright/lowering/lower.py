@@ -65,7 +65,7 @@ STARTS = Pass(
 LOOPS_IN_BODIES = Pass(
     "loops in bodies",
     without_loops_in_bodies,
-    "On CPUs, functions with loops that reductions and maps apply are batched and applied to arrays.",
+    "On CPUs, functions that reductions and maps apply are batched if they are no formulas of scalars.",
 )
 ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products with a dot algorithm are computed in its types.")
 NARROW = Pass(

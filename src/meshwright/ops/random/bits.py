@@ -19,9 +19,8 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerRangeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
-from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.composite import Composite, emit_traced
-from meshwright.ops.control.while_loop import While
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import Composite, traced
 from meshwright.ops.elementwise import gpu
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import (
@@ -39,7 +38,7 @@ from meshwright.ops.elementwise.table import (
     shift_right_logical,
     xor,
 )
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims, not_last, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
@@ -71,38 +70,16 @@ def _twenty_rounds(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
     return [x0, x1]
 
 
-#: up to this many words, programs for CPUs draw them in a loop. XLA computes what is fused into several consumers in
-#: each of them, as keys are, so that the rounds would be compiled many times; loops are not fused.
-_FEW_WORDS = 1024
-
-
-def _rounds_in_loop(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
-    """:func:`_twenty_rounds`, as a loop over groups of four."""
-    aval = max((typeof(v) for v in (k0, k1, x0, x1)), key=lambda a: a.ndim)
-    x0, x1 = (match_shape(add(x, k), aval) for x, k in ((x0, k0), (x1, k1)))
-    carry = [u32(0), x0, x1, k1, xor(xor(k0, k1), _PARITY), k0]
-
-    def step(group: Any, x0: Any, x1: Any, *keys: Any) -> list[Any]:
-        first = eq(and_(group, u32(1)), u32(0))
-        for distances in zip(*_ROTATIONS):
-            left, right = (select(first, *(u32(d) for d in either)) for either in (
-                distances, tuple(32 - d for d in distances)
-            ))  # fmt: skip
-            x0 = add(x0, x1)
-            x1 = xor(x0, or_(shift_left(x1, left), shift_right_logical(x1, right)))
-        group = add(group, u32(1))
-        return [group, add(x0, keys[0]), add(x1, add(keys[1], group)), *keys[1:], keys[0]]
-
-    types = [typeof(v).strong() for v in carry]
-    again = trace_to_jaxpr(lambda group, *_: [lt(group, u32(5))], types)
-    return While(trace_to_jaxpr(step, types), 0, again, 0).bind(*carry)[1:3]
-
-
 @dataclass(frozen=True)
 class Threefry2x32(Elementwise):
     """The block cipher: from two key words and two counter words (arrays, or scalars next to them) to two random
-    words."""
+    words.
 
+    ``of_keys``: the words are new keys, of which many operations draw. XLA's compiler for CPUs would fuse the rounds with
+    each of them, and compile and run them as often; so they are compiled apart from these.
+    """
+
+    of_keys: bool = False
     name: ClassVar[str] = "threefry2x32"
     multiple_results: ClassVar[bool] = True
     accepts: ClassVar[tuple[str, ...]] = ("u", "u", "u", "u")
@@ -124,14 +101,19 @@ class Threefry2x32(Elementwise):
         return gpu.random_bits(max(a.size for a in avals))
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        few = b.platform == "cpu" and max(a.size for a in b.in_avals) <= _FEW_WORDS
-        return emit_traced(b, _rounds_in_loop if few else _twenty_rounds, self.name, *operands)
+        rounds = traced(_twenty_rounds, self.name, tuple(b.in_avals))
+        return b.call(self.name, rounds, operands, apart=self.of_keys and b.platform == "cpu")
 
 
 def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
     """Two random words for key ``(k0, k1)`` and counter ``(x0, x1)``, elementwise on uint32."""
     outs: list[Any] = Threefry2x32().bind(k0, k1, x0, x1)
     return outs
+
+
+def _derived(k0: Any, k1: Any, x0: Any, x1: Any) -> Any:
+    """The new keys, as pairs of words, that a key and counters give."""
+    return _pair(*Threefry2x32(of_keys=True).bind(k0, k1, x0, x1))
 
 
 # --- counters -----------------------------------------------------------------------------------------------
@@ -307,7 +289,7 @@ def threefry_split(key: Any, shape: Sequence[int] = (2,)) -> Any:
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     high, low = linear_index(shape, strides, [None] * len(shape), math.prod(shape))
     k0, k1 = _words_of(key, "split")
-    return _pair(*threefry2x32(k0, k1, high, low))
+    return _derived(k0, k1, high, low)
 
 
 def folded_seed(data: Any) -> Any:
@@ -334,4 +316,4 @@ def threefry_fold_in(key: Any, data: Any) -> Any:
     """
     k0, k1 = _words_of(key, "fold_in")
     d0, d1 = _words_of(folded_seed(data), "fold_in")
-    return _pair(*threefry2x32(k0, k1, d0, d1))
+    return _derived(k0, k1, d0, d1)
