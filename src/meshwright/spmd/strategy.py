@@ -16,14 +16,12 @@ LARGEST, FIRST = "largest", "first"
 class Share:
     """Equations with this rule are split along dimension ``dim`` of the first result.
 
-    They are split by ``axes``, which do not split them yet. ``keeps_results``: what the program returns must stay as it
-    is.
+    They are split by ``axes``, which do not split them yet.
     """
 
     rule: ShardingRule
     dim: int
     axes: Axes
-    keeps_results: bool = False
 
     @property
     def what(self) -> str:

@@ -28,13 +28,13 @@ from meshwright.spmd.strategy import Share
 
 #: the least redundant share of a step that equations of one kind take, for an attempt to split them
 REPEATED = 0.02
-#: that of products, decompositions and lookups, with which much of what is around them is split
+#: that of products, decompositions and lookups in loops, with which much of what is around them is split
 WITH_OTHERS = 0.0005
 
 
 def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
     """Ways to split what is computed redundantly in a step of so many seconds, those with the most redundant time
-    first: products, decompositions and lookups (``leading``), with which what is around them is split, or all else."""
+    first: products, decompositions and lookups in loops (``leading``), with which much is split, or all else."""
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
@@ -55,14 +55,12 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
     least = seconds * (WITH_OTHERS if leading else REPEATED)
     for (rule, idle), more in sorted(repeated.items(), key=lambda item: -item[1]):
         eqn = found[rule, idle]
-        if more > least and (_shares_much(eqn, rule) or _looks_up(rule)) == leading:
-            keeps = not (_shares_much(eqn, rule) or (leading and id(eqn) not in outside))
-            yield from _along(eqn, rule, idle, propagation, keeps)
+        if more > least and _leads(eqn, rule, id(eqn) not in outside) == leading:
+            yield from _along(eqn, rule, idle, propagation)
 
 
-def _shares_much(eqn: JaxprEqn, rule: ShardingRule) -> bool:
-    """Whether much of what is around an equation is split with it: a product or decomposition."""
-    return rule.is_product or isinstance(eqn.op, Batched)
+def _leads(eqn: JaxprEqn, rule: ShardingRule, in_region: bool) -> bool:
+    return rule.is_product or isinstance(eqn.op, Batched) or (in_region and _looks_up(rule))
 
 
 def _looks_up(rule: ShardingRule) -> bool:
@@ -88,10 +86,10 @@ def _idle(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation, computed:
     return tuple(a for a in propagation.mesh.atoms if a not in busy)
 
 
-def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation, keeps: bool) -> Iterator[Share]:
+def _along(eqn: JaxprEqn, rule: ShardingRule, idle: Axes, propagation: Propagation) -> Iterator[Share]:
     """A share for each dimension of the result that divides well: unsplit ones first, then by decreasing size."""
     shape, layout, mesh = eqn.outvars[0].aval.shape, propagation.layout(eqn.outvars[0]), propagation.mesh
     free = [d for d, factors in enumerate(rule.results[0]) if rule.is_parallel(factors)]
     free.sort(key=lambda d: (bool(layout.dims[d]), -shape[d]))
     for d in well_divided({d: (shape[d], mesh.sizes((*layout.dims[d], *idle))) for d in free}):
-        yield Share(rule, d, idle, keeps)
+        yield Share(rule, d, idle)

@@ -159,8 +159,8 @@ class Search:
         """Split products and the like (``leading``), or all else, over axes that they do not use yet, along the best
         dimension, if that is better.
 
-        With products, decompositions, and lookups in loops, what is returned may be split, too. For all else, it stays
-        as it is: nobody asked for it to be split."""
+        With products and the like, what is returned may be split, too. For all else, it stays as it is: nobody asked
+        for it to be split."""
         left, asked = SHARINGS, set[ShardingRule]()
         while left > 0 and best.is_searchable:
             kinds = itertools.groupby(shares(best.part, best.times[0], leading), lambda share: share.rule)
@@ -171,8 +171,7 @@ class Search:
             before = best.strategy
             tried = self.attempts((replace(before, shares=(*before.shares, way)) for way in ways), left)
             left -= len(tried)
-            now = best.part.out_layouts
-            fit = [c for c in tried if not c.strategy.shares[-1].keeps_results or c.part.out_layouts == now]
+            fit = [c for c in tried if leading or c.part.out_layouts == best.part.out_layouts]
             better = [c for c in fit if c.price <= best.price and c.is_better(best, SHARED_BYTES)]
             best = min(better, key=lambda c: c.price, default=best)
         return best
