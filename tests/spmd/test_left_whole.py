@@ -66,5 +66,4 @@ def test_messages_of_edges_are_summed_by_all_devices():
     nodes gathered again."""
     lowered, _ = PROGRAMS.lowered("so2_convolution_edges")
     part = lowered.partition()
-    assert "all_to_all" not in {c.kind for c in part.collectives}
     assert part.bytes_sent < 1.95e6  # 2.85e6 with tiles of features
