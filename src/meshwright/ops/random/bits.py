@@ -75,8 +75,8 @@ class Threefry2x32(Elementwise):
     """The block cipher: from two key words and two counter words (arrays, or scalars next to them) to two random
     words.
 
-    ``of_keys``: the words are new keys, of which many operations draw. XLA's compiler for CPUs would fuse the rounds with
-    each of them, and compile and run them as often; so they are compiled apart from these.
+    ``of_keys``: the words are new keys, of which many operations draw. XLA's compiler for CPUs would fuse the rounds
+    with each of them, and compile and run them as often; so they are compiled apart from these.
     """
 
     of_keys: bool = False
