@@ -62,3 +62,15 @@ def test_sorted_rows_that_meet_split_ones_are() -> None:
 
 def test_it_is_said() -> None:
     assert "results stay as they were computed" in partitioned(nucleus, (ROWS, WORDS), out=P()).explain()
+
+
+def test_bytes_that_nobody_would_notice_decide_where_nothing_else_does():
+    """Beside work that takes much longer, still no more is sent than without it."""
+    f, shapes, _ = PROGRAMS["nucleus"]
+    long = mw.lax.fori_loop
+    beside = partitioned(
+        lambda z, *args: f(*args) + long(0, 1_000_000, lambda _, z: mnp.sin(z), z).sum(), (8, WORDS), *shapes, out=P()
+    )
+    alone = partitioned(lambda z, *args: f(*args) + z.sum(), (8, WORDS), *shapes, out=P())
+    assert beside.time().seconds > 100 * alone.time().seconds
+    assert beside.bytes_sent == alone.bytes_sent

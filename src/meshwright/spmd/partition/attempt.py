@@ -23,6 +23,8 @@ ROUGH = 1.6
 SEARCHED = 2_500
 #: the bytes that links send in this fraction of a step count as nothing: a program that sends less is not better for it
 NOTICED = 0.01
+#: the factor by which the operations of a device may increase for bytes that nobody would notice
+MORE_WORK = 1.05
 #: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
 HIDDEN = 0.5
 
@@ -110,6 +112,7 @@ class Attempt:
         A percent of one thus counts as much as a percent of another. Time includes starting collectives. To all bytes,
         those are added that nobody would notice (:attr:`unnoticed`): where few are sent, time and memory decide. Peaks
         are only predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
+        Where nothing else gets worse, unnoticed bytes decide after all.
         """
         sent, new_sent = than.sent[1] + than.unnoticed, self.sent[1] + than.unnoticed
         if new_sent > more_bytes * sent:
@@ -118,7 +121,14 @@ class Attempt:
         old = gain * than.price_with_starts * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True
-        return new * self.ends < old * than.peak and new * self.peak < old * than.peak
+        if new * self.ends < old * than.peak and new * self.peak < old * than.peak:
+            return True
+        return self.sent[1] < gain * than.sent[1] and self._costs_no_more(than)
+
+    def _costs_no_more(self, than: Attempt) -> bool:
+        """Whether it takes no longer, holds no more, and does hardly more."""
+        quick = self.price_with_starts <= than.price_with_starts and self.work <= MORE_WORK * than.work
+        return quick and self.estimate <= EQUAL * than.estimate and self.peak <= EQUAL * than.peak
 
 
 def times(part: Partition) -> tuple[float, float]:
