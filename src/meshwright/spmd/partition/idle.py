@@ -47,16 +47,17 @@ def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
     repeated = defaultdict[tuple[ShardingRule, Axes], float](float)
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         layouts = [computed[v] for v in eqn.outvars if v in computed]
-        if id(eqn) in alone and layouts:  # others are computed in another form
+        # What is not found among these is computed in another form: transforms a dimension at a time, others as split.
+        computes = id(eqn) in alone and (layouts or isinstance(eqn.op, Batched))
+        if computes and _leads(eqn, rule, id(eqn) not in outside) == leading:
             idle = _idle(eqn, rule, propagation, layouts)
             found.setdefault((rule, idle), eqn)
             tiles = part.mesh.sizes(loop_axes(eqn, rule, lambda a: propagation.layout(a).dims))
             repeated[rule, idle] += alone[id(eqn)] / tiles * (1 - 1 / part.mesh.sizes(idle))
     least = seconds * (WITH_OTHERS if leading else REPEATED)
     for (rule, idle), more in sorted(repeated.items(), key=lambda item: -item[1]):
-        eqn = found[rule, idle]
-        if more > least and _leads(eqn, rule, id(eqn) not in outside) == leading:
-            yield from _along(eqn, rule, idle, propagation)
+        if more > least:
+            yield from _along(found[rule, idle], rule, idle, propagation)
 
 
 def _leads(eqn: JaxprEqn, rule: ShardingRule, in_region: bool) -> bool:
