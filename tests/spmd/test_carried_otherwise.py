@@ -65,3 +65,18 @@ def test_a_constraint_in_the_loop_is_not_overruled():
     part = run.lower(mw.ShapeDtypeStruct((ROWS, FEATURES), np.float32)).partition()
     assert {c.kind for c in part.collectives} <= {"all_reduce", "reduce_scatter", "all_gather"}
     part.verify()
+
+
+@pytest.mark.parametrize(("machine", "moves"), [(None, False), ("h100:8", True), ("v5e:2x4", False)])
+def test_where_collectives_take_their_time_it_may_send_more(machine, moves):
+    """Sums of 8 KiB in each step take longer than moving the array once and back, which sends far more: on a switch,
+    whose latencies are large beside its bandwidth."""
+
+    def step(x, _):
+        return x - 0.5 * x.mean(1, keepdims=True), None
+
+    mesh = mw.AbstractMesh((8,), ("d",), machine=machine)
+    columns = NamedSharding(mesh, P(None, "d"))
+    run = mw.jit(lambda x: mw.lax.scan(step, x, None, length=16)[0], in_shardings=columns, out_shardings=columns)
+    part = run.lower(mw.ShapeDtypeStruct((2048, 2048), np.float32)).partition()
+    assert any(c.kind == "all_to_all" for c in part.collectives) == moves

@@ -249,6 +249,7 @@ def test_what_is_split_in_another_form_is_not_repeated(fun, shapes, specs):
     part = mw.jit(fun, in_shardings=tuple(NamedSharding(MESH, spec) for spec in specs)).lower(*args).partition()
     assert part.work.redundancy < 1.1 and not any(part.out_shardings[0].spec)
     assert not any(" shares " in note for note in part.notes)
+    alone = idle.seconds_alone(part.part.source, part.part.mesh)
     for leading in (True, False):
-        assert not [*idle.shares(part.part, part.time().seconds, leading)]
+        assert not [*idle.shares(part.part, part.time().seconds, alone, leading)]
     part.verify()

@@ -99,7 +99,7 @@ def is_tie(eqn: JaxprEqn) -> bool:
 
 def is_tie_of_loop(eqn: JaxprEqn) -> bool:
     """Whether an equation of a flattened program ties values of a loop to those outside."""
-    return isinstance(eqn.op, RegionOp) and is_tie(eqn) and not eqn.op.chooses
+    return isinstance(eqn.op, RegionOp) and not eqn.op.kept_whole and not eqn.op.chooses
 
 
 def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:

@@ -183,7 +183,6 @@ class Plan:
         orders = [kernels, freeing(kernels, {*self.results}, size)]
         if self.compiler.into_products:
             orders.append(largest_first(kernels, {*self.results}, size))
-        if self.compiler.into_products:
             units = (as_units(order, self._together) for order in orders)
             order, self._until = min(units, key=lambda found: self._highest(*found))
             return order

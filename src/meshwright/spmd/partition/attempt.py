@@ -25,6 +25,8 @@ SEARCHED = 2_500
 NOTICED = 0.01
 #: the factor by which the operations of a device may increase for bytes that nobody would notice
 MORE_WORK = 1.05
+#: on a machine that the user named, what takes this fraction of the time may send any number of bytes for it
+QUICKER = 0.95
 #: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
 HIDDEN = 0.5
 
@@ -112,8 +114,11 @@ class Attempt:
         A percent of one thus counts as much as a percent of another. Time includes starting collectives. To all bytes,
         those are added that nobody would notice (:attr:`unnoticed`): where few are sent, time and memory decide. Peaks
         are only predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
-        Where nothing else gets worse, unnoticed bytes decide after all.
+        Where nothing else gets worse, unnoticed bytes decide after all, and what is much quicker on a machine that the
+        user named (:meth:`_is_quicker`) may send more: there, each collective takes its time however little it sends.
         """
+        if self._is_quicker(than):
+            return True
         sent, new_sent = than.sent[1] + than.unnoticed, self.sent[1] + than.unnoticed
         if new_sent > more_bytes * sent:
             return False
@@ -124,6 +129,11 @@ class Attempt:
         if new * self.ends < old * than.peak and new * self.peak < old * than.peak:
             return True
         return self.sent[1] < gain * than.sent[1] and self._costs_no_more(than)
+
+    def _is_quicker(self, than: Attempt) -> bool:
+        """Whether the step, and its product with peak memory, is much less on a machine that the user named."""
+        time, other = self.price_with_starts, QUICKER * than.price_with_starts
+        return self.part.mesh.fabric.is_given and time < other and time * self.peak < other * than.peak
 
     def _costs_no_more(self, than: Attempt) -> bool:
         """Whether it takes no longer, holds no more, and does hardly more."""

@@ -13,11 +13,11 @@ then all that the loop carries is split. Whether this pays only shows in the who
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from meshwright.ir.jaxpr import Atom, JaxprEqn
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn
 from meshwright.ops.linalg.batched import Batched
-from meshwright.sharding import Layout
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.factors import Axes
@@ -32,14 +32,21 @@ REPEATED = 0.02
 WITH_OTHERS = 0.0005
 
 
-def shares(part: Partition, seconds: float, leading: bool) -> Iterator[Share]:
+def seconds_alone(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> dict[int, float]:
+    """The seconds of arithmetic or memory traffic that one device takes for all runs of each equation of a program, by
+    the ids of these."""
+    return dict(_alone(step_time(jaxpr.jaxpr, mesh)))
+
+
+def shares(part: Partition, seconds: float, alone: Mapping[int, float], leading: bool) -> Iterator[Share]:
     """Ways to split what is computed redundantly in a step of so many seconds, those with the most redundant time
-    first: products, decompositions and lookups in loops (``leading``), with which much is split, or all else."""
+    first: products, decompositions and lookups in loops (``leading``), with which much is split, or all else.
+
+    ``alone``: see :func:`seconds_alone`."""
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
     outside = set(map(id, part.source.jaxpr.eqns))
-    alone = dict(_alone(step_time(part.source.jaxpr, part.mesh)))
     computed: dict[Atom, Layout] = {}
     for whole, layout in part.stands_for.values():
         computed.setdefault(whole, layout)

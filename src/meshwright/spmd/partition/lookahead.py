@@ -24,12 +24,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.partition.attempt import EQUAL, GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.contests import neighbours
-from meshwright.spmd.partition.idle import shares
+from meshwright.spmd.partition.idle import seconds_alone, shares
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.turned import carried, stays, turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
@@ -75,6 +76,11 @@ class Search:
         #: what strategies propagated to that were tried
         self.seen = {_signature(outcome)}
         self.as_written = Attempt(planner.partition(outcome))
+
+    @cached_property
+    def alone(self) -> dict[int, float]:
+        """The seconds that one device takes for each equation of the program, if it computes all of it."""
+        return seconds_alone(self.planner.jaxpr, self.planner.mesh)
 
     def run(self) -> Attempt:
         """The program partitioned with the best strategy that is found."""
@@ -163,7 +169,7 @@ class Search:
         for it to be split."""
         left, asked = SHARINGS, set[ShardingRule]()
         while left > 0 and best.is_searchable:
-            kinds = itertools.groupby(shares(best.part, best.times[0], leading), lambda share: share.rule)
+            kinds = itertools.groupby(shares(best.part, best.times[0], self.alone, leading), lambda share: share.rule)
             ways = next((list(ways) for rule, ways in kinds if rule not in asked), [])
             if not ways:
                 break
