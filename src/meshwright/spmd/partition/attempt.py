@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 
 from meshwright.core.records import dataclass
@@ -73,6 +74,12 @@ class Attempt:
     def price_with_starts(self) -> float:
         """The price, and the seconds of starting collectives."""
         return self.price + self.starts * self.part.mesh.fabric.start
+
+    @property
+    def share_of_links(self) -> float:
+        """The seconds in which links are busy, their starts among them, per second of a step."""
+        starts = self.starts * self.part.mesh.fabric.start
+        return (self.times[1] + starts) / max(self.times[0] + starts, sys.float_info.min)
 
     @cached_property
     def peak(self) -> int:

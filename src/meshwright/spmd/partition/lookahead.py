@@ -32,7 +32,7 @@ from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.contests import neighbours
 from meshwright.spmd.partition.idle import seconds_alone, shares
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.turned import carried, stays, turns
+from meshwright.spmd.partition.turned import carried, elsewhere, stays, turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import AS_WRITTEN, Strategy
@@ -45,6 +45,9 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: the greatest number of attempts to split values along another dimension that an axis reaches
 TURNINGS = 6
+#: the greatest number of attempts to split along any other dimension what something is sent for, and the least part of
+#: a step in which links have to be busy for that
+ELSEWHERE, BUSY = 4, 0.05
 #: after how many turns that are much better further ones are tried, and how many of these at least
 ROUNDS, FURTHER = 2, 3
 #: the greatest number of those where products are split along other dimensions
@@ -99,7 +102,13 @@ class Search:
             other, other_plainer = self.split_products(unturned)
             if other.price <= best.price and other.is_better(best, SHARED_BYTES):
                 best, plainer = other, other_plainer
-        for step in (self.reshard_together, self.leave_whole, self.gather_once, self.complete_in_steps):
+        for step in (
+            self.turn_elsewhere,
+            self.reshard_together,
+            self.leave_whole,
+            self.gather_once,
+            self.complete_in_steps,
+        ):
             best = step(best)
         return self.carry_otherwise(self.share(self.keep_tiles(best, plainer), leading=False))
 
@@ -141,6 +150,26 @@ class Search:
             before, best = best, min(better, key=lambda c: c.price_with_starts)
             # Pencils are several turns, each of which shows its worth.
             if best.price < GAIN * before.price and rounds:
+                left, rounds = max(left, FURTHER), rounds - 1
+        return best
+
+    def turn_elsewhere(self, best: Attempt) -> Attempt:
+        """Split what something is sent for along another dimension of its result, as what comes before and after it
+        may be, if that is better and repeats little.
+
+        Only if links are busy for a noticeable part of a step: there are many ways, and most are no better."""
+        left, rounds = ELSEWHERE, ROUNDS
+        while left > 0 and best.is_searchable and best.share_of_links > BUSY:
+            now = best.strategy
+            ways = (replace(now, turns=(*now.turns, turn)) for turn in elsewhere(best.part))
+            tried = self.attempts(ways, left)
+            left -= len(tried)
+            fit = [c for c in tried if c.price <= best.price and c.work <= REPEATED * best.work]
+            better = [c for c in fit if c.is_better(best)]
+            if not better:
+                break
+            best = min(better, key=lambda c: c.price_with_starts)
+            if rounds:
                 left, rounds = max(left, FURTHER), rounds - 1
         return best
 

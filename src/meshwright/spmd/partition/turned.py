@@ -29,16 +29,20 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import EXCHANGED, ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.flatten import is_tie_of_loop
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, contests_at
-from meshwright.spmd.report import collectives, sent_for_equations, totals
+from meshwright.spmd.reason import Reason
+from meshwright.spmd.report import atoms_joined, collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import Turn
 
 #: the least share of all bytes that must be sent at equations of a kind for an attempt to split them otherwise
 SENT = 0.02
+#: the same share for attempts to split them along any other dimension, of which there are more
+ELSEWHERE = 0.05
 #: the greatest number of equations between a product and one that has its result moved
 STEPS = 6
 
@@ -97,6 +101,54 @@ def carried(part: Partition) -> Iterator[Turn]:
                     ways[Turn(rule, axes, 0, dim, moves=True)] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn, nbytes in ways.most_common() if nbytes > least)
+
+
+def elsewhere(part: Partition) -> Iterator[Turn]:
+    """The axes over which something is sent for an equation (a sum over devices, rows of neighbours, what is moved), on
+    each other dimension of its result that they divide. Those with the most bytes first."""
+    propagation, mesh = part.propagation, part.mesh
+    makers = {v: eqn for eqn in propagation.origins.eqns for v in eqn.outvars}
+    rules = {id(eqn): rule for eqn, rule in zip(propagation.origins.eqns, propagation.rules)}
+    ways: Counter[Turn] = Counter()
+    for c in collectives(part.jaxpr.jaxpr):
+        joined = frozenset(atoms_joined(c, mesh))
+        users = [r.user for r in c.reasons if r.user is not None]
+        sums = [_summing(r, joined, makers, propagation) for r in c.reasons]
+        for eqn in {id(e): e for e in (*users, *sums) if e is not None and id(e) in rules and e.outvars}.values():
+            layouts = [propagation.layout(a).dims for a in (*eqn.invars, *eqn.outvars[:1])]
+            found = {last for dims in layouts for axes in dims for last in itertools.islice(_ends(axes, joined), 1)}
+            turns = (turn for axes in found for turn in _to_each(eqn, rules[id(eqn)], layouts[-1], axes, mesh))
+            ways.update(dict.fromkeys(turns, c.bytes_sent))
+    least = ELSEWHERE * totals(part.jaxpr.jaxpr)[1]
+    # Between equal ones, the order of their axes decides, not that of a set.
+    ordered = sorted(ways.items(), key=lambda way: (-way[1], mesh.atoms.index(way[0].axes[0])))
+    return (turn for turn, nbytes in ordered if nbytes > least)
+
+
+def _summing(
+    reason: Reason, axes: frozenset[str], makers: Mapping[Var, JaxprEqn], propagation: Propagation
+) -> JaxprEqn | None:
+    """The equation that adds up the parts of sums over ``axes`` that are completed, from which what is needed is made
+    element by element."""
+    values = [reason.value] if reason.before is not None and reason.before.partial else []
+    for _ in range(STEPS):
+        eqns = [makers[v] for v in values if isinstance(v, Var) and v in makers]
+        for eqn in eqns:
+            if any(axes & propagation.layout(a).axes_used for a in eqn.invars):
+                return eqn
+        values = [a for eqn in eqns for a in eqn.invars]
+    return None
+
+
+def _to_each(
+    eqn: JaxprEqn, rule: ShardingRule, dims: tuple[Axes, ...], axes: Axes, mesh: AbstractMesh
+) -> Iterator[Turn]:
+    """Turns of axes to each dimension of a result, split by ``dims``, that they divide beside its own axes."""
+    for dim, factors in enumerate(rule.results[0]):
+        turn = Turn(rule, axes, 0, dim, moves=True)
+        fits = eqn.outvars[0].aval.shape[dim] % mesh.sizes((*dims[dim], *axes)) == 0
+        if fits and rule.is_parallel(factors) and not {*axes} & {*dims[dim]} and turn.of(dims) is not None:
+            yield turn
 
 
 def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Turn]:
