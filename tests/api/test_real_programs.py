@@ -25,6 +25,8 @@ XLA_BYTES = {
     "bert_fwd": 1_310_720, "resnet_fwd": 184_448, "vit_train": 7_262_354, "gpt2_train": 90_255_086,
     "clip_train": 52_031_550,
 }  # fmt: skip
+#: second moments of the arguments
+SMALLEST = 0.01
 SLOW = pytest.mark.slow
 RUNS = ["resnet_fwd", *(pytest.param(n, marks=SLOW) for n in XLA_BYTES if n != "resnet_fwd")]
 
@@ -37,9 +39,13 @@ def program_path(name):
 
 
 def inputs(program):
-    """Random values; second moments are positive, as an optimizer makes them."""
+    """Random values; second moments are positive, as an optimizer makes them, and not near 0.
+
+    A step there is a gradient over its own size: XLA's result changes by 0.3 % with the last bits of the arguments.
+    """
     values = draw_inputs(program.in_avals, [ANYWHERE] * len(program.in_avals))
-    return [np.abs(v) if ".nu[" in p.name or "var" in p.name else v for v, p in zip(values, program.parameters)]
+    positive = [".nu[" in p.name or "var" in p.name for p in program.parameters]
+    return [np.abs(v) + v.dtype.type(SMALLEST) if p else v for v, p in zip(values, positive)]
 
 
 @cache
