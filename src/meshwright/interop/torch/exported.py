@@ -186,8 +186,8 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
 def _remedy_of_values(module: torch.nn.Module) -> str:
     """What to do where the control flow of a module, or the shape of a result, depends on values."""
     text = (
-        "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask. Numbers "
-        "that are the same in every call can be a buffer (register_buffer) of this module or one around it"
+        "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask. "
+        "Numbers that are the same in every call can be a buffer (register_buffer) of this module or one around it"
     )
     if not any(map(_has_experts_one_by_one, module.modules())):
         return text
@@ -216,8 +216,8 @@ def _remedy_of_test(error: Exception) -> str:
     if lines and re.search(r"Eq\(u\d+, 0\)", str(error)):
         return (
             "\nHow many rows or indices a mask picks is another number in each call (for i in mask.nonzero(): "
-            "out.index_add_(0, rows, f_i(x[rows]))): go over all, range(n), and add weight * f_i(x), with a weight of 0 "
-            "where the mask does not pick"
+            "out.index_add_(0, rows, f_i(x[rows]))): go over all, range(n), and add weight * f_i(x), with a weight of "
+            "0 where the mask does not pick"
         )
     return ""
 
