@@ -141,19 +141,38 @@ def test_checks_of_known_values_are_made():
         mw.from_torch(Known(), (torch.ones(2),))
 
 
-def test_experts_one_by_one_say_what_to_choose():
-    class Experts(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.config = type("Config", (), {"_experts_implementation": "eager"})()
+class Experts(torch.nn.Module):
+    """As transformers' models: all have the entry in their configuration, whether they have such experts or not."""
 
-        def forward(self, x, chosen):
-            for k in chosen.unique():
-                x = x + k
-            return x
+    def __init__(self, can_be_told):
+        super().__init__()
+        self.config = type("Config", (), {"_experts_implementation": "eager"})()
+        self._can_set_experts_implementation = lambda: can_be_told
 
-    with pytest.raises(errors.ImportProgramError, match=r'set_experts_implementation\("batched_mm"\)'):
-        mw.from_torch(Experts(), (torch.ones(2), torch.arange(2)))
+    def forward(self, x, chosen):
+        for k in chosen.unique():
+            x = x + k
+        return x
+
+
+@pytest.mark.parametrize("can_be_told", [True, False])
+def test_experts_one_by_one_say_what_to_choose(can_be_told):
+    with pytest.raises(errors.ImportProgramError, match=r"can be a buffer") as error:
+        mw.from_torch(Experts(can_be_told), (torch.ones(2), torch.arange(2)))
+    assert ('set_experts_implementation("batched_mm")' in str(error.value)) == can_be_told
+
+
+def test_rows_of_each_expert_say_how_to_compute_all():
+    class Mixture(torch.nn.Module):
+        def forward(self, x, mask):
+            out = torch.zeros_like(x)
+            for i in mask.sum(1).nonzero():
+                rows = torch.where(mask[i[0]])[0]
+                out.index_add_(0, rows, x[rows] * i)
+            return out
+
+    with pytest.raises(errors.ImportProgramError, match=r"range\(n\), and add weight \* f_i\(x\)"):
+        mw.from_torch(Mixture(), (torch.ones(3, 2), torch.ones(4, 3, dtype=torch.bool)))
 
 
 def warned(x, n):

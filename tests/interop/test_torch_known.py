@@ -120,3 +120,24 @@ def test_a_forward_may_move_its_module_to_where_it_is():
     np.testing.assert_allclose(model(model.params, x.numpy()), module(x).detach(), rtol=1e-5)
     with pytest.raises(errors.ImportProgramError, match="cannot be exported"):
         mw.from_torch(module, (x.double(),))
+
+
+class Grouped(torch.nn.Module):
+    """As the positions of images and words are computed from what the tokens are."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kinds", torch.tensor([0, 0, 1, 1, 1, 0], dtype=torch.int32))
+
+    def forward(self, x):
+        kinds = self.kinds.tolist()
+        parts = [torch.arange(kinds[:n].count(0)) for n in range(len(kinds))]
+        largest = torch.tensor([[part.sum() + 1, self.kinds[2]] for part in parts])
+        return x * largest.to(x.dtype), largest
+
+
+def test_lists_of_known_numbers():
+    module, x = Grouped(), torch.randn(6, 2)
+    model = mw.from_torch(module, (x,))
+    for got, want in zip(model(model.params, x.numpy()), module(x)):
+        np.testing.assert_array_equal(got, want)

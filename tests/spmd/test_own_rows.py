@@ -47,6 +47,19 @@ def test_and_its_gradient_once():
     assert sorted(sent) == [("all_reduce", ("d",)), ("all_reduce", ("d",)), ("all_reduce", ("e",))]
 
 
+@pytest.mark.parametrize(("step", "steps"), [(lambda h: h + h * 0.5, 30), (lambda h: h * 1.001, 400)])
+def test_long_programs_between_the_products(step, steps):
+    """Sums of sums of one value are reached along very many ways, and unrolled loops are long chains."""
+
+    def between(h):
+        for _ in range(steps):
+            h = step(h)
+        return h
+
+    sent = partitioned(lambda *args: network(*args, between=between), outs=sharding("d"))
+    assert sent == [("all_reduce", ("e",))]
+
+
 def test_routed_tokens():
     """As models have it: each token goes to two experts, in order of experts, and back."""
     logits = RNG.normal(size=(K, G)).astype(np.float32)

@@ -8,13 +8,14 @@ product may also be that of a later scan, to which a scan gives rows for each of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import producers_of, uses_of
+from meshwright.ir.rewrite import uses_of
 from meshwright.ir.value_numbers import ValueNumbers
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import Collective
@@ -37,6 +38,9 @@ class OwnRows:
     over: tuple[str, ...]
     groups: tuple[Hashable, ...]
     runs: int | None = None
+
+
+Rows = tuple[Var, OwnRows]
 
 
 def grouped(eqn: JaxprEqn) -> RaggedDot | None:
@@ -100,10 +104,10 @@ class RowsOfGroups:
     def __init__(self, jaxpr: Jaxpr, read_outside: Callable[[int, OwnRows], bool] = lambda *_: False) -> None:
         self.jaxpr = jaxpr
         self.read_outside = read_outside
-        self.makers = producers_of(jaxpr)
+        self.places = {var: n for n, eqn in enumerate(jaxpr.eqns) for var in eqn.outvars}
         self.uses = uses_of(jaxpr)
         self.values = ValueNumbers(jaxpr)
-        self.read: dict[tuple[Var, OwnRows], bool] = {}
+        self.read: dict[Rows, bool] = {}
         self.scans: dict[int, tuple[JaxprEqn, RowsOfGroups]] = {}
 
     def of_scan(self, eqn: JaxprEqn) -> RowsOfGroups:
@@ -128,27 +132,48 @@ class RowsOfGroups:
 
     def are_own(self, eqn: JaxprEqn) -> bool:
         """Whether each device reads only rows of its own groups of what an all-reduce sums."""
+        own = self._summed(eqn)
+        return own is not None and self.only_read(eqn.outvars[0], own)
+
+    def _summed(self, eqn: JaxprEqn) -> OwnRows | None:
+        """The rows that an all-reduce sums over the devices of their groups; None for other equations."""
         if not isinstance(eqn.op, AllReduce) or eqn.op.reduction != "sum":
-            return False
+            return None
         own = self.made(eqn.invars[0])
-        return own is not None and set(own.over) == set(eqn.op.axes) and self.only_read(eqn.outvars[0], own)
+        return own if own is not None and set(own.over) == set(eqn.op.axes) else None
 
     def made(self, atom: Atom) -> OwnRows | None:
         """Which rows of a value are not zero on this device, if these are those of its groups."""
-        eqn = self.makers.get(atom) if isinstance(atom, Var) else None
-        if eqn is not None and scan_of(eqn) is not None:
-            number = eqn.outvars.index(atom)
-            inner = self.of_scan(eqn)
-            own = inner.made(inner.jaxpr.outvars[number])
-            return own and _stacked(eqn, number, own)
-        if eqn is None or isinstance(eqn.op, Collective) or len(eqn.outvars) != 1:
+        return self._made.get(atom) if isinstance(atom, Var) else None
+
+    @cached_property
+    def _made(self) -> dict[Var, OwnRows]:
+        """What :meth:`made` says, by value: in one walk, as what is added up in turn is reached along many ways."""
+        found: dict[Var, OwnRows] = {}
+        for eqn in self.jaxpr.eqns:
+            if scan_of(eqn) is not None:
+                found.update(self._made_by_scan(eqn))
+            elif (own := self._made_by(eqn, found)) is not None:
+                found[eqn.outvars[0]] = own
+        return found
+
+    def _made_by_scan(self, eqn: JaxprEqn) -> Iterator[tuple[Var, OwnRows]]:
+        inner = self.of_scan(eqn)
+        for number, (var, result) in enumerate(zip(eqn.outvars, inner.jaxpr.outvars)):
+            own = inner.made(result)
+            if own is not None and (stacked := _stacked(eqn, number, own)) is not None:
+                yield var, stacked
+
+    def _made_by(self, eqn: JaxprEqn, found: Mapping[Var, OwnRows]) -> OwnRows | None:
+        if isinstance(eqn.op, Collective) or len(eqn.outvars) != 1:
             return None
         if (op := grouped(eqn)) is not None:
             rows = None if op.along else op.row_in_result(eqn.invars[0].aval.ndim)
             return None if rows is None else OwnRows(rows, op.over, self._groups(eqn))
-        groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
-        for group in groups:
-            terms = {self.made(eqn.invars[i]) for i in group}
+        if not any(isinstance(a, Var) and a in found for a in eqn.invars):
+            return None
+        for group in eqn.op.linear_groups(*(a.aval for a in eqn.invars)):
+            terms = {found.get(a) if isinstance(a := eqn.invars[i], Var) else None for i in group}
             own = terms.pop()
             if own is None or terms:
                 continue
@@ -160,26 +185,49 @@ class RowsOfGroups:
     def only_read(self, var: Var, own: OwnRows) -> bool:
         """Whether nothing depends on rows of a value that are not of this device's groups."""
         if (var, own) not in self.read:
-            outs = [n for n, a in enumerate(self.jaxpr.outvars) if a is var]
-            self.read[var, own] = all(self.read_outside(n, own) for n in outs) and all(
-                all(self._reads_own(eqn, i, own) for i, a in enumerate(eqn.invars) if a is var)
-                for eqn in self.uses.get(var, ())
-                if eqn is not None
-            )
+            reached = self._reached(var, own)
+            for node in sorted(reached, key=lambda node: self.places.get(node[0], -1), reverse=True):
+                further = reached[node]
+                self.read[node] = further is not None and all(self.read[after] for after in further)
         return self.read[var, own]
 
-    def _reads_own(self, eqn: JaxprEqn, operand: int, own: OwnRows) -> bool:
+    def _reached(self, var: Var, own: OwnRows) -> dict[Rows, list[Rows] | None]:
+        """Rows, and what is computed of them, with what :meth:`_read` says of each; without what is known already."""
+        todo, reached = [(var, own)], dict[Rows, list[Rows] | None]()
+        while todo:
+            node = todo.pop()
+            if node not in reached and node not in self.read:
+                reached[node] = further = self._read(*node)
+                todo.extend(further or ())
+        return reached
+
+    def _read(self, var: Var, own: OwnRows) -> list[Rows] | None:
+        """The rows that readers of a value make of these, which have to be read as they are; None if one reads more."""
+        if not all(self.read_outside(n, own) for n, a in enumerate(self.jaxpr.outvars) if a is var):
+            return None
+        made: list[Rows] = []
+        for eqn in filter(None, self.uses.get(var, ())):
+            for operand in (i for i, a in enumerate(eqn.invars) if a is var):
+                further = self._read_by(eqn, operand, own)
+                if further is None:
+                    return None
+                made += further
+        return made
+
+    def _read_by(self, eqn: JaxprEqn, operand: int, own: OwnRows) -> list[Rows] | None:
+        """:meth:`_read` for one reader."""
         if scan_of(eqn) is not None:
-            return self._reads_in_scan(eqn, operand, own)
+            return [] if self._reads_in_scan(eqn, operand, own) else None
         if (op := grouped(eqn)) is not None:
             same = op.over == own.over and self._groups(eqn) == own.groups
-            return same and not op.along and op.rows_of(operand) == own.dim
+            return [] if same and not op.along and op.rows_of(operand) == own.dim else None
         if isinstance(eqn.op, AllReduce):  # another sum that is dropped
-            return self.are_own(eqn)
+            summed = self._summed(eqn)
+            return None if summed is None else [(eqn.outvars[0], summed)]
         if isinstance(eqn.op, Collective) or eqn.op.holds_jaxprs or eqn.op.has_effects or len(eqn.outvars) != 1:
-            return False
+            return None
         after = self._after(eqn, operand, own)
-        return after is not None and self.only_read(eqn.outvars[0], after)
+        return None if after is None else [(eqn.outvars[0], after)]
 
     def _groups(self, eqn: JaxprEqn) -> tuple[Hashable, ...]:
         """The sizes and the first row of the groups of a product."""

@@ -13,6 +13,7 @@ from torch._decomp import decomposition_table
 from meshwright.interop.torch import fused, registry
 from meshwright.interop.torch.graph import calls, is_known
 from meshwright.interop.torch.in_place import without_unseen_writes, writes
+from meshwright.interop.torch.trees import traced_again
 from meshwright.interop.torch.writing import without_own_writes
 
 #: how often ops without a rule are decomposed into smaller ones
@@ -72,10 +73,10 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     without_unseen_writes(program)
     if not without_rule(module) and not any(writes(n) or _maps(n.target) for n in calls(module)):
         return program
-    program = program.run_decompositions({})
+    program = traced_again(program, {})
     for _ in range(ROUNDS):
         table = decompositions(program.graph_module)
         if not table:
             break
-        program = program.run_decompositions(table)
+        program = traced_again(program, table)
     return program

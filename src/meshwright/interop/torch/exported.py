@@ -185,23 +185,41 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
 
 def _remedy_of_values(module: torch.nn.Module) -> str:
     """What to do where the control flow of a module, or the shape of a result, depends on values."""
-    configs = [getattr(part, "config", None) for part in module.modules()]
-    by_expert = any(getattr(c, "_experts_implementation", None) == "eager" for c in configs)  # of transformers
-    return "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask" + (
-        ". These experts run one by one, each on the tokens that chose it; all of them run at once after "
-        'model.set_experts_implementation("batched_mm")' * by_expert
+    text = (
+        "\nA program is the same for all values: compute both branches and choose (torch.where), or use a mask. "
+        "Numbers that are the same in every call can be a buffer (register_buffer) of this module or one around it"
     )
+    if not any(map(_has_experts_one_by_one, module.modules())):
+        return text
+    return (
+        f"{text}. These experts run one by one, each on the tokens that chose it; all of them run at once after "
+        'model.set_experts_implementation("batched_mm")'
+    )
+
+
+def _has_experts_one_by_one(part: torch.nn.Module) -> bool:
+    """Whether this is a model of transformers whose experts can be told to run at once. Its configuration alone does
+    not say so: those of other models have the same entry."""
+    can_be_told = getattr(part, "_can_set_experts_implementation", None)
+    is_eager = getattr(getattr(part, "config", None), "_experts_implementation", None) == "eager"
+    return is_eager and can_be_told is not None and can_be_told()
 
 
 def _remedy_of_test(error: Exception) -> str:
     """What to do where the control flow depends on whether a mask picks any."""
     lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
-    if not any(re.match(r"\s*if .*\bany\(", line) for line in lines):
-        return ""
-    return (
-        "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the "
-        "mask picks: of none, nothing is written"
-    )
+    if any(re.match(r"\s*if .*\bany\(", line) for line in lines):
+        return (
+            "\nLeave out the test (if mask.any(): x[mask] = f(x[mask])) where what is under it only writes to what the "
+            "mask picks: of none, nothing is written"
+        )
+    if lines and re.search(r"Eq\(u\d+, 0\)", str(error)):
+        return (
+            "\nHow many rows or indices a mask picks is another number in each call (for i in mask.nonzero(): "
+            "out.index_add_(0, rows, f_i(x[rows]))): go over all, range(n), and add weight * f_i(x), with a weight of "
+            "0 where the mask does not pick"
+        )
+    return ""
 
 
 #: files of torch's in which its transformations of functions are

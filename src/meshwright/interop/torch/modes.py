@@ -18,6 +18,7 @@ from meshwright.interop.torch.in_place import name_results
 from meshwright.interop.torch.methods import replaced
 from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.packed import cast_layers
+from meshwright.interop.torch.trees import traced_again
 from meshwright.interop.torch.unseen import write_unseen
 from meshwright.interop.torch.writing import without_own_writes
 
@@ -158,7 +159,7 @@ def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedP
         _inline(module, node, _traced(module, node))
     module.graph.lint()
     module.recompile()
-    return program.run_decompositions({})  # with the types that values have after casts
+    return traced_again(program, {})  # with the types that values have after casts
 
 
 def _is_region(node: fx.Node) -> bool:

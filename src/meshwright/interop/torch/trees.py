@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.fx import _pytree as fx_pytree
 from torch.utils import _pytree
 
 from meshwright.core.pytree_classes import register_pytree_node_class
@@ -101,6 +104,80 @@ def look_into_caches(module: torch.nn.Module) -> None:
         except ImportError:  # an older version
             return
         register_dynamic_cache_export_support()
+        _look_into_pairs_of_caches()
+
+
+def _look_into_pairs_of_caches() -> None:
+    from transformers.cache_utils import EncoderDecoderCache
+
+    if EncoderDecoderCache in _pytree.SUPPORTED_NODES:
+        return
+    names = ["self_attention_cache", "cross_attention_cache"]
+    parts = lambda cache: [getattr(cache, name) for name in names]  # noqa: E731
+    _pytree.register_pytree_node(
+        EncoderDecoderCache,
+        lambda cache: (parts(cache), names),
+        lambda caches, _: EncoderDecoderCache(*caches),
+        serialized_type_name=f"{EncoderDecoderCache.__module__}.{EncoderDecoderCache.__name__}",
+        flatten_with_keys_fn=lambda cache: (list(zip(map(_pytree.GetAttrKey, names), parts(cache))), names),
+    )
+    fx_pytree.register_pytree_flatten_spec(EncoderDecoderCache, lambda cache, spec: parts(cache))
+
+
+def traced_again(program: torch.export.ExportedProgram, table: dict[Any, Any]) -> torch.export.ExportedProgram:
+    """The program as torch traces it again, with ops written in terms of others as ``table`` says.
+
+    Making an object of another library's class may compute something, as with transformers' caches, and would become a
+    part of the program."""
+    with _without_making_classes(program):
+        return program.run_decompositions(table)
+
+
+@contextmanager
+def _without_making_classes(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """Within, objects of other libraries' classes in what a program takes and returns only hold their parts."""
+    held: dict[int, tuple[Any, list[Any], Any]] = {}
+    kinds = {kind for spec in (program.call_spec.in_spec, program.call_spec.out_spec) for kind in _foreign(spec)}
+
+    def hold(kind: Any, parts: Any, context: Any) -> Any:
+        made = kind.__new__(kind)
+        held[id(made)] = made, list(parts), context
+        return made
+
+    tables = _pytree.SUPPORTED_NODES, fx_pytree.SUPPORTED_NODES
+    before = [{kind: table[kind] for kind in kinds if kind in table} for table in tables]
+    for kind, node in before[0].items():
+        flat, keyed = node.flatten_fn, node.flatten_with_keys_fn
+        _pytree.SUPPORTED_NODES[kind] = node._replace(
+            flatten_fn=lambda x, flat=flat: held[id(x)][1:] if id(x) in held else flat(x),
+            unflatten_fn=partial(hold, kind),
+            flatten_with_keys_fn=keyed and partial(_with_keys, held, keyed),
+        )
+    for kind, parts in before[1].items():
+        fx_pytree.SUPPORTED_NODES[kind] = lambda x, spec, parts=parts: (
+            held[id(x)][1] if id(x) in held else parts(x, spec)
+        )
+    try:
+        yield
+    finally:
+        for table, nodes in zip(tables, before):
+            table.update(nodes)
+
+
+def _with_keys(held: dict[int, tuple[Any, list[Any], Any]], keyed: Any, x: Any) -> Any:
+    if id(x) not in held:
+        return keyed(x)
+    _, parts, context = held[id(x)]
+    return [(_pytree.SequenceKey(i), part) for i, part in enumerate(parts)], context
+
+
+def _foreign(spec: Any) -> Iterator[Any]:
+    """The classes in a tree that are not Python's own."""
+    if not spec.is_leaf():
+        if getattr(spec.type, "__module__", "builtins") not in ("builtins", "collections"):
+            yield spec.type
+        for child in spec.children():
+            yield from _foreign(child)
 
 
 def parameter_names(module: torch.nn.Module) -> list[str]:

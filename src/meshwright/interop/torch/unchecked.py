@@ -91,6 +91,16 @@ for _read in torch.Tensor.numpy, torch.Tensor.__array__:
     _array(_read)
 
 
+@overrides(torch.Tensor.tolist)
+def _listed(self: torch.Tensor) -> Any:
+    """The numbers of a tensor, if they are the same in every call."""
+    value = known(self)
+    if value is None:
+        return self.tolist()
+    with unrecorded():
+        return value.tolist()
+
+
 @overrides(torch.equal, torch.Tensor.equal)
 def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
     """Torch's function, where what it says is the same in every call: of known values, of shapes that differ, and of
@@ -177,6 +187,19 @@ for _function in (
     torch.unique_consecutive, torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount,
 ):  # fmt: skip
     _made(_function)
+
+
+@overrides(torch.tensor)
+def _tensor(data: Any, **options: Any) -> torch.Tensor:
+    """Torch's function, of lists in which tensors are the same in every call: it asks them for their values."""
+    leaves, tree = torch.utils._pytree.tree_flatten(data)
+    values = [known(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    is_list = isinstance(data, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in leaves)
+    if not is_list or any(v is None and x is not None for v, x in zip(values, leaves)):
+        return torch.tensor(data, **options)
+    with unrecorded():
+        made = torch.tensor(torch.utils._pytree.tree_unflatten(values, tree), **options)
+    return constant(made)
 
 
 def positions(x: Any) -> Any:
