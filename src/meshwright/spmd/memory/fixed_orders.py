@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Node, lists_of
+from meshwright.spmd.memory.images import sums_few_images
 from meshwright.spmd.memory.order_rules import (
     Order,
     compact,
@@ -49,7 +50,7 @@ def by_class(nodes: Sequence[Node]) -> list[list[Node]]:
         if product is not None and not solves(product):
             classes[0 if is_batched(product) else 1].append(node)
         elif node.op == "convolution":
-            classes[0].append(node)
+            classes[2 if sums_few_images(node) else 0].append(node)
         elif product is not None or rows_of(node) or node.op in _OWN or is_by_blocks(node):
             classes[2].append(node)
     return classes

@@ -27,7 +27,8 @@ _ROWS, _FEWEST = 128, 32
 #: second
 _APART = 8
 #: arrays of real numbers that are alive in a transform of one stage, of real numbers, and in the second of two stages;
-#: one less where what reads the parts does not run with the last product
+#: one less where the parts are given out, or, of the second stage, where what reads them does not run with the
+#: last product
 _ONE_STAGE, _OF_REAL, _SECOND = 5, 3, 6
 
 
@@ -85,18 +86,19 @@ def transform_bytes(kernel: Kernel) -> int:
     half = node.operands[0].avals[0].update(dtype=x.dtype)
     if half.shape != x.shape:  # one product, of the parts of half a spectrum and of the other half
         return 4 * tiled_bytes(half) + 3 * tiled_bytes(x)
-    return _along(x, x.ndim - 1, joined or not _is_complex(node), _is_complex(node.operands[0]))
+    given_out = bool(readers) and all(reader.op == "combine" for reader in readers)
+    return _along(x, x.ndim - 1, joined or not _is_complex(node), _is_complex(node.operands[0]), given_out)
 
 
-def _along(x: ShapedArray, d: int, joined: bool, parts: bool | None) -> int:
+def _along(x: ShapedArray, d: int, joined: bool, parts: bool | None, given_out: bool = False) -> int:
     """The bytes that are live while a dimension is transformed.
 
     ``joined``: what reads the result runs with the last product. ``parts``: whether it is of complex numbers, if it is
-    the only dimension.
+    the only dimension. ``given_out``: it is a result of the program.
     """
     columns = _columns(x.shape[d])
     if columns is None:
-        return (_OF_REAL if parts is False else _ONE_STAGE - (not joined)) * tiled_bytes(x)
+        return (_OF_REAL if parts is False else _ONE_STAGE - given_out) * tiled_bytes(x)
     one = tiled_bytes(_split(x, d, columns))
     if parts is None:
         return (_SECOND - (not joined)) * one
