@@ -9,6 +9,7 @@ from target_programs import layers, mlp
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
+from meshwright.api.targets import memory_on
 from meshwright.errors import MissingExtraError
 from meshwright.runtime.pjrt import plugins
 from meshwright.targets.child import Job, compile_in_child
@@ -76,6 +77,29 @@ def test_matrices_of_transforms_are_constants_on_tpus():
         report = mw.jit(mnp.fft.fft, in_shardings=P("x")).lower(x).partition().compile("v5e:2x2")
     assert not report.collectives and "cosine" not in report.text
     assert report.estimated_cycles < 8_000
+
+
+def steps(x):
+    return sum(x[:, i : i + 512][:, ::2] * (i + 1) for i in range(4))
+
+
+@tpu
+@pytest.mark.parametrize(
+    ("fun", "shape", "dtype"),
+    [
+        (mnp.fft.fft, (64, 4096), np.complex64),
+        (lambda x: mnp.abs(mnp.fft.rfft(x)), (256, 128), np.float32),
+        (lambda x: x * (2 + 1j) + 1, (256, 1024), np.complex64),
+        (steps, (256, 1024), np.float32),
+    ],
+    ids=["transform", "real transform", "complex numbers", "slices with steps"],
+)
+def test_predicted_peaks_of_complex_numbers_and_steps_on_tpus(fun, shape, dtype):
+    """What ``tests/spmd/memory/test_tpu_transforms.py`` states as compiled is so."""
+    with mw.set_mesh(mw.AbstractMesh((1,), ("x",))):
+        part = mw.jit(fun, in_shardings=P()).lower(mw.ShapeDtypeStruct(shape, dtype)).partition()
+    target = mw.target("v5e:1x1")
+    assert memory_on(part, target).live_bytes == pytest.approx(part.compile(target).peak_bytes, rel=0.02)
 
 
 @tpu

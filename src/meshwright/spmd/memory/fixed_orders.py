@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Node, lists_of
+from meshwright.spmd.memory.images import sums_few_images
 from meshwright.spmd.memory.order_rules import (
     Order,
     compact,
@@ -18,6 +19,7 @@ from meshwright.spmd.memory.order_rules import (
     tiles_of,
 )
 from meshwright.spmd.memory.tiles import in_whole_tiles
+from meshwright.spmd.memory.transforms import operand_order
 
 #: an operation, the number of an operand, and the order that it needs
 Want = tuple[Node, int, Order]
@@ -32,7 +34,7 @@ _BY_BLOCKS = ("cholesky", "triangular_solve")
 #: custom calls that reflect columns
 _BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
 #: operations with an order of their own, besides products, convolutions and those of rows
-_OWN = ("all_to_all", "custom_call", "select_and_scatter", "sort", "top_k")
+_OWN = ("all_to_all", "custom_call", "fft", "select_and_scatter", "sort", "top_k")
 #: times the bytes of a compact order below which another one is taken: for what is sorted, so that it is not along the
 #: lanes; for operands of several products, so that they need no copy
 _PADDED = 2
@@ -48,7 +50,7 @@ def by_class(nodes: Sequence[Node]) -> list[list[Node]]:
         if product is not None and not solves(product):
             classes[0 if is_batched(product) else 1].append(node)
         elif node.op == "convolution":
-            classes[0].append(node)
+            classes[2 if sums_few_images(node) else 0].append(node)
         elif product is not None or rows_of(node) or node.op in _OWN or is_by_blocks(node):
             classes[2].append(node)
     return classes
@@ -90,6 +92,8 @@ def wants(node: Node, reaches: Reaches, orders: Mapping[Node, Order]) -> list[Wa
         return [(node, i, _beside_windows(node)) for i in (0, 1)]
     if node.op in ("custom_call", "top_k"):
         return [(node, i, called_order(node, x.avals[0])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
+    if node.op == "fft" and (order := operand_order(node)) is not None:
+        return [(node, 0, order)]
     if node.op == "convolution":
         return [(node, 0, convolution_order(node.operands[0].avals[0]))]
     if rows := rows_of(node):

@@ -15,11 +15,13 @@ from meshwright.spmd.memory.fixed_orders import called_order, given_order, windo
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.order_rules import Order, default, ordered_bytes
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
+from meshwright.spmd.memory.transforms import parts_apart
 
 
 def lay_out(graph: Graph) -> Graph:
     """The graph with orders, and with the copies between them. Nodes are changed in place."""
     _rewrite(graph)
+    graph = parts_apart(graph)
     return assign(graph).apply()
 
 

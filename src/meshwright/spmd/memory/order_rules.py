@@ -20,8 +20,8 @@ Order = tuple[int, ...]
 _SPLIT = 2
 #: operations that have one dimension for each of their operands', besides elementwise ones
 _KEEP = frozenset(
-    """all_gather all_reduce collective_permute concatenate dynamic_slice dynamic_update_slice
-    optimization_barrier pad reduce_scatter reduce_window reorder reverse slice sort""".split()
+    """all_gather all_reduce collective_permute combine concatenate dynamic_slice dynamic_update_slice
+    optimization_barrier pad reduce_scatter reduce_window reorder reverse slice sort split""".split()
 )
 
 

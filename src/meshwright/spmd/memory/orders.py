@@ -16,6 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import Make, Node, lists_of
+from meshwright.spmd.memory.images import in_pieces, in_place_of_wholes
 from meshwright.spmd.memory.indexed import gathered, scattered
 from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
@@ -48,6 +49,8 @@ def ordered(
     """The operation with the copies that it needs around it, or ``None`` if it needs none."""
     if compiler.tiles and (other := written_for_tpus(make, op, operands, aval, given)) is not None:
         return other
+    if compiler.tiles and (other := in_place_of_wholes(make, op, operands, aval, given)) is not None:
+        return other
     if not compiler.narrow and op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
@@ -66,7 +69,7 @@ def ordered(
     if op == "convolution" and "ordered" not in given:
         if compiler.library_convolutions:
             return library_convolution(make, operands, aval, given)
-        return _convolution(make, operands, aval, given, compiler.swaps)
+        return _convolution(make, operands, aval, given, compiler)
     if op == "all_reduce" and compiler.in_place and "in_place" not in given:
         return make(op, operands, aval, {**given, "in_place": True})
     if op in _MOVES and compiler.moves_narrow and _widens(operands[0]):
@@ -271,7 +274,7 @@ def _matrix(
 
 
 def _convolution(
-    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], swaps: bool
+    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler
 ) -> Node:
     """A convolution of batch, positions, features with a kernel of positions, features in, features out."""
     labels = labels_of(given)
@@ -279,13 +282,15 @@ def _convolution(
     standard = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
     orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, standard)]
     x, kernel = (permuted(make, node, order) for node, order in zip(operands, orders))
-    swaps = swaps and given.get("feature_group_count", 1) == 1
+    swaps = compiler.swaps and given.get("feature_group_count", 1) == 1
     if swaps and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
         # More positions in the kernel than in the input: they change roles, and the kernel is reversed.
         reverse = make("reverse", (kernel,), kernel.avals[0], {"dimensions": tuple(range(len(positions)))})
         x, kernel = reverse, x
     plain = aval.update(shape=tuple(aval.shape[d] for d in orders[2]))
-    convolution = make("convolution", (x, kernel), plain, {**given, "ordered": True})
+    convolution = in_pieces(make, x, kernel, plain, given) if compiler.tiles else None
+    if convolution is None:
+        convolution = make("convolution", (x, kernel), plain, {**given, "ordered": True})
     back = [0] * len(aval.shape)
     for i, d in enumerate(orders[2]):
         back[d] = i

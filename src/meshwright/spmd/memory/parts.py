@@ -51,9 +51,11 @@ def sliced(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], stri
 def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
     start, limit, stride = (given[key] for key in ("start_indices", "limit_indices", "strides"))
     if x.op == "slice" and "start_indices" in x.attributes:
-        first, step = (x.attributes[key] for key in ("start_indices", "strides"))
-        bounds = [[f + s * i for f, s, i in zip(first, step, of)] for of in (start, [b - 1 for b in limit])]
-        return sliced(make, x.operands[0], bounds[0], [b + 1 for b in bounds[1]], [a * b for a, b in zip(step, stride)])
+        if {*stride, *x.attributes["strides"]} != {1}:
+            return None  # XLA keeps slices with steps apart, which then read a part that others may share
+        first = x.attributes["start_indices"]
+        bounds = [[a + b for a, b in zip(first, of)] for of in (start, limit)]
+        return sliced(make, x.operands[0], *bounds)
     if x.op == "pad" and "edge_padding_low" in x.attributes and not any(x.attributes["interior_padding"]):
         low, inside = x.attributes["edge_padding_low"], x.operands[0].shape
         if all(lo <= a and b <= lo + n for lo, n, a, b in zip(low, inside, start, limit)):

@@ -12,6 +12,7 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Make, Node, lists_of
+from meshwright.spmd.memory.transforms import in_full
 
 #: rows of the blocks that decompositions go by
 BLOCK = 128
@@ -24,6 +25,8 @@ def written_for_tpus(
     match op:
         case "scatter" if len(operands) == 3:
             return _one_per_row(make, operands, aval, given)
+        case "fft":
+            return in_full(make, operands, aval, given)
         case "triangular_solve":
             return _one_block(make, operands, aval, given)
     return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import Compiler
@@ -22,14 +21,10 @@ from meshwright.spmd.memory.order_rules import ordered_bytes
 from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.tiles import tiled_bytes
 from meshwright.spmd.memory.tpu_forms import BLOCK
+from meshwright.spmd.memory.transforms import transform_bytes
 
 #: bytes of an element's number
 _NUMBER = 4
-#: the longest transform that is one product
-_WHOLE = 128
-#: arrays of real numbers that are alive in a Fourier transform: products of sums (three of them instead of four) take
-#: an operand, the sum and a product, and give two or three; transforms in two stages combine three
-_ONE_STAGE, _TWO_STAGES = 5, 6
 
 
 def workspaces(order: Sequence[Kernel], compiler: Compiler) -> Iterator[Buffer]:
@@ -45,10 +40,10 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
     if not compiler.tiles:
         return 0
     root = kernel.root
-    inside = _inside(root) if root.op != "fft" else _transform(kernel)
+    inside = _inside(root) if root.op != "fft" else transform_bytes(kernel)
     if not inside:
         return 0
-    given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
+    given = sum(node_bytes(k.root, 0) for k in kernel.operands if k.root.op != "parameter")
     results = sum(node_bytes(root, i) for i in range(len(root.avals)))
     return max(inside - given - results, 0)
 
@@ -91,24 +86,6 @@ def _inside(node: Node) -> int:
         half = (*whole.shape[:-2], -(-whole.shape[-2] // 2), -(-whole.shape[-1] // 2))
         return 8 * tiled_bytes(whole.update(shape=half))
     return 0
-
-
-def _transform(kernel: Kernel) -> int:
-    """The most bytes that are live in a Fourier transform. It transforms one dimension after the other."""
-    node = kernel.root
-    longest = max(node.operands[0].avals[0], node.avals[0], key=lambda aval: aval.size)
-    x = longest.update(dtype=dtypes.real_of(longest.dtype))
-    readers = (reader for user in kernel.users for reader in user.members if node in reader.operands)
-    arrays = _TWO_STAGES - all(reader.op == "real" for reader in readers)
-    return max(_along(x, d, arrays) for d in range(x.ndim - len(node.attributes["fft_length"]), x.ndim))
-
-
-def _along(x: ShapedArray, d: int, arrays: int) -> int:
-    """The bytes of ``arrays`` arrays while a dimension is transformed, in one stage for each of two factors."""
-    n = x.shape[d]
-    factor = min(n & -n, _WHOLE)
-    shape = (*x.shape[:d], *x.shape[d + 1 :], factor, n // factor)
-    return (_ONE_STAGE if factor == n else arrays) * tiled_bytes(x.update(shape=shape))
 
 
 def _blocks(matrices: ShapedArray) -> ShapedArray:
