@@ -82,13 +82,34 @@ CASES = {
 }
 
 
+def is_leaf(shape):
+    return isinstance(shape, tuple) and shape[1:] in DTYPES
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_moved_once_where_that_sends_less(name):
     program, shapes, ins, outs, sent = CASES[name]
     mesh = GRID if name == "products" else MESH
-    args = mw.tree_util.tree_map(lambda shape: mw.ShapeDtypeStruct(*shape), shapes, is_leaf=lambda s: s[1:] in DTYPES)
+    args = mw.tree_util.tree_map(lambda shape: mw.ShapeDtypeStruct(*shape), shapes, is_leaf=is_leaf)
     shardings = mw.tree_util.tree_map(lambda s: NamedSharding(mesh, s), ins, is_leaf=lambda s: isinstance(s, P))
     run = mw.jit(program, in_shardings=shardings, out_shardings=NamedSharding(mesh, outs))
     part = run.lower(*args).partition()
     assert part.bytes_sent == F32 * sent and part.work.redundancy < 1.01
     part.verify()
+
+
+def test_rows_of_nodes_and_edges_that_are_joined_are_split_alike():
+    """On trial, the features of some of them are split by the axis of the rows of the others."""
+
+    def messages(weights, x, e, src, dst):
+        for up, down in weights:
+            m = nn.relu(mnp.concatenate([x[src], x[dst], e], -1) @ up)
+            total = mnp.zeros_like(x).at[dst].add(m)
+            x, e = x + nn.relu(mnp.concatenate([x, total], -1) @ down), e + m
+        return x
+
+    shapes = ([(f32(48, 16), f32(32, 16))] * 2, f32(64, 16), f32(256, 16), i32(256), i32(256))
+    args = mw.tree_util.tree_map(lambda shape: mw.ShapeDtypeStruct(*shape), shapes, is_leaf=is_leaf)
+    rows = NamedSharding(MESH, P("d"))
+    run = mw.jit(messages, in_shardings=(NamedSharding(MESH, P()), rows, rows, rows, rows), out_shardings=rows)
+    run.lower(*args).partition().verify()

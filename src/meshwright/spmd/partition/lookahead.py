@@ -12,7 +12,8 @@ all-to-alls instead of a gather), splitting them over axes that they do not use 
 (:mod:`~meshwright.spmd.partition.idle`), resharding values in the layouts that are best for all equations of the same
 form together, leaving whole what operands would be moved to split, gathering what loops do not change once before them,
 completing the sums that loops stack in each step, keeping sums in tiles, splitting all else that takes long over axes
-that it does not use yet, and splitting what loops carry along another dimension. Products are split with and without
+that it does not use yet, and splitting what loops
+carry and what something is sent for along any other dimension. Products are split with and without
 the values turned before, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. A budget of equations limits
@@ -93,7 +94,7 @@ class Search:
             # What repeats work, or has to be moved later, may be the better start all the same, or not.
             other = self.refine(ordered)
             best = other if other.is_better(best, SHARED_BYTES, gain=1) else best
-        return best
+        return self.turn_elsewhere(best)
 
     def refine(self, unturned: Attempt) -> Attempt:
         """Change what shows only in the whole program, one thing after the other, as long as that is better."""
@@ -103,14 +104,13 @@ class Search:
             if other.price <= best.price and other.is_better(best, SHARED_BYTES):
                 best, plainer = other, other_plainer
         for step in (
-            self.turn_elsewhere,
             self.reshard_together,
             self.leave_whole,
             self.gather_once,
             self.complete_in_steps,
         ):
             best = step(best)
-        return self.carry_otherwise(self.share(self.keep_tiles(best, plainer), leading=False))
+        return self.share(self.keep_tiles(best, plainer), leading=False)
 
     # --- how axes spread ------------------------------------------------------------------------------------
     def order(self, best: Attempt) -> Attempt:
@@ -150,26 +150,6 @@ class Search:
             before, best = best, min(better, key=lambda c: c.price_with_starts)
             # Pencils are several turns, each of which shows its worth.
             if best.price < GAIN * before.price and rounds:
-                left, rounds = max(left, FURTHER), rounds - 1
-        return best
-
-    def turn_elsewhere(self, best: Attempt) -> Attempt:
-        """Split what something is sent for along another dimension of its result, as what comes before and after it
-        may be, if that is better and repeats little.
-
-        Only if links are busy for a noticeable part of a step: there are many ways, and most are no better."""
-        left, rounds = ELSEWHERE, ROUNDS
-        while left > 0 and best.is_searchable and best.share_of_links > BUSY:
-            now = best.strategy
-            ways = (replace(now, turns=(*now.turns, turn)) for turn in elsewhere(best.part))
-            tried = self.attempts(ways, left)
-            left -= len(tried)
-            fit = [c for c in tried if c.price <= best.price and c.work <= REPEATED * best.work]
-            better = [c for c in fit if c.is_better(best)]
-            if not better:
-                break
-            best = min(better, key=lambda c: c.price_with_starts)
-            if rounds:
                 left, rounds = max(left, FURTHER), rounds - 1
         return best
 
@@ -266,14 +246,24 @@ class Search:
         cheaper = other.price * other.estimate < GAIN * best.price * best.estimate
         return other if cheaper and other.is_better(best, MORE_BYTES) else best
 
-    def carry_otherwise(self, best: Attempt) -> Attempt:
-        """Split what loops carry along other dimensions, if that is better and repeats little."""
-        if best.is_searchable:
+    def turn_elsewhere(self, best: Attempt) -> Attempt:
+        """Split what loops carry, and what something is sent for, along another dimension, as what comes before and
+        after it may be, if that is better and repeats little.
+
+        Only if links are busy for a noticeable part of a step: there are many ways, and most are no better."""
+        left, rounds = ELSEWHERE, ROUNDS
+        while left > 0 and best.is_searchable and best.share_of_links > BUSY:
             now = best.strategy
-            ways = (replace(now, turns=(*now.turns, turn)) for turn in carried(best.part))
-            for other in self.attempts(ways, MOVED):
-                fits = other.price <= best.price and other.work <= REPEATED * best.work
-                best = other if fits and other.is_better(best) else best
+            others = itertools.chain(itertools.islice(carried(best.part), MOVED), elsewhere(best.part))
+            tried = self.attempts((replace(now, turns=(*now.turns, turn)) for turn in others), left)
+            left -= len(tried)
+            fit = [c for c in tried if c.price <= best.price and c.work <= REPEATED * best.work]
+            better = [c for c in fit if c.is_better(best)]
+            if not better:
+                break
+            best = min(better, key=lambda c: c.price_with_starts)
+            if rounds:
+                left, rounds = max(left, FURTHER), rounds - 1
         return best
 
     # --- attempts -------------------------------------------------------------------------------------------

@@ -187,9 +187,14 @@ def is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
 def _like(v: Var, dim: int, merged: _Merged, propagation: Propagation) -> Var:
     """A variable for a value in the order of tiles, split along its merged dimension by the axes of all parts of it."""
     axes = tuple(a for part in merged.axes for a in part)
-    dims = [tuple(a for a in other if a not in axes) for other in propagation.layout(v).dims]
+    dims = _without(axes, v, propagation)
     dims[dim] = axes
     return propagation.place(Var(v.aval), dims)
+
+
+def _without(axes: Axes, value: Atom, propagation: Propagation) -> list[Axes]:
+    """The axes of a value's dimensions but those that split another one of it in the order of tiles."""
+    return [tuple(a for a in own if a not in axes) for own in propagation.layout(value).dims]
 
 
 def _in_tiles(
@@ -255,7 +260,7 @@ def _parts_in_tiles(
     parts = 1 if value in eqn.outvars else count
     cuts: list[Atom] = []
     for x in moved:
-        shape, dims = x.aval.shape, propagation.layout(x).dims
+        shape, dims = x.aval.shape, _without(inner, x, propagation)
         split = [*dims[:d], inner, (), (), *dims[d + 1 :]]
         op = Reshape((*shape[:d], tiles, parts, size // tiles, *shape[d + 1 :]))
         cuts.append(propagation.place(Var(op.infer(x.aval)), split))
