@@ -9,6 +9,8 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
+from meshwright.spmd.partition.lookahead import Search
+from meshwright.spmd.partition.turned import elsewhere
 
 MESH = mw.AbstractMesh((8,), ("d",))
 GRID = mw.AbstractMesh((2, 4), ("d", "t"))
@@ -113,3 +115,22 @@ def test_rows_of_nodes_and_edges_that_are_joined_are_split_alike():
     rows = NamedSharding(MESH, P("d"))
     run = mw.jit(messages, in_shardings=(NamedSharding(MESH, P()), rows, rows, rows, rows), out_shardings=rows)
     run.lower(*args).partition().verify()
+
+
+def test_what_is_tried_first_does_not_depend_on_hashes(monkeypatch):
+    """The processes that run a program each partition it, and have to find the same: sets of names differ in order."""
+    tried = []
+
+    def listed(search, best):
+        atoms = best.part.mesh.atoms
+        tried.append([([atoms.index(axis) for axis in turn.axes], turn.dim) for turn in elsewhere(best.part)])
+        return best
+
+    monkeypatch.setattr(Search, "turn_elsewhere", listed)
+    matrix = mw.ShapeDtypeStruct((64, 64), np.float32)
+    for a, b in ("xy", "uv", "pq", "ij", "kl", "mn", "rs", "tw"):
+        mesh = mw.AbstractMesh((2, 2, 2), (a, b, "z"))
+        ins = NamedSharding(mesh, P(None, a)), NamedSharding(mesh, P((a, b)))
+        run = mw.jit(mnp.matmul, in_shardings=ins, out_shardings=NamedSharding(mesh, P()))
+        run.lower(matrix, matrix).partition()
+        assert len(tried[-1]) > 2 and tried[-1] == tried[0]

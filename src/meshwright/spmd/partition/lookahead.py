@@ -49,6 +49,8 @@ TURNINGS = 6
 #: the greatest number of attempts to split along any other dimension what something is sent for, and the least part of
 #: a step in which links have to be busy for that
 ELSEWHERE, BUSY = 4, 0.05
+#: budget of equations to partition again for that
+TURNED_AGAIN = 2_500
 #: after how many turns that are much better further ones are tried, and how many of these at least
 ROUNDS, FURTHER = 2, 3
 #: the greatest number of those where products are split along other dimensions
@@ -64,6 +66,8 @@ NEIGHBOURS = 8
 LONGER = 1.05
 #: the factor by which the operations of a device may increase where values are left whole
 REPEATED = 1.05
+#: the factor by which the peak may increase where what is sent for equations is split along other dimensions
+HELD = 1.1
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
 
@@ -110,7 +114,7 @@ class Search:
             self.complete_in_steps,
         ):
             best = step(best)
-        return self.share(self.keep_tiles(best, plainer), leading=False)
+        return self.carry_otherwise(self.share(self.keep_tiles(best, plainer), leading=False))
 
     # --- how axes spread ------------------------------------------------------------------------------------
     def order(self, best: Attempt) -> Attempt:
@@ -246,19 +250,30 @@ class Search:
         cheaper = other.price * other.estimate < GAIN * best.price * best.estimate
         return other if cheaper and other.is_better(best, MORE_BYTES) else best
 
-    def turn_elsewhere(self, best: Attempt) -> Attempt:
-        """Split what loops carry, and what something is sent for, along another dimension, as what comes before and
-        after it may be, if that is better and repeats little.
+    def carry_otherwise(self, best: Attempt) -> Attempt:
+        """Split what loops carry along other dimensions, if that is better and repeats little."""
+        if best.is_searchable:
+            now = best.strategy
+            ways = (replace(now, turns=(*now.turns, turn)) for turn in carried(best.part))
+            for other in self.attempts(ways, MOVED):
+                fits = other.price <= best.price and other.work <= REPEATED * best.work
+                best = other if fits and other.is_better(best) else best
+        return best
 
-        Only if links are busy for a noticeable part of a step: there are many ways, and most are no better."""
-        left, rounds = ELSEWHERE, ROUNDS
+    def turn_elsewhere(self, best: Attempt) -> Attempt:
+        """Split what something is sent for along another dimension, as what comes before and after it may be, if that
+        is better, repeats little and holds little more (weights that are gathered instead of what flows between them).
+
+        Only if links are busy for a noticeable part of a step: there are many ways, and most are no better. Results
+        stay as they are: nobody asked for another way to split them."""
+        left, rounds = min(ELSEWHERE, TURNED_AGAIN // max(1, best.num_equations)), ROUNDS
         while left > 0 and best.is_searchable and best.share_of_links > BUSY:
             now = best.strategy
-            others = itertools.chain(itertools.islice(carried(best.part), MOVED), elsewhere(best.part))
-            tried = self.attempts((replace(now, turns=(*now.turns, turn)) for turn in others), left)
+            tried = self.attempts((replace(now, turns=(*now.turns, turn)) for turn in elsewhere(best.part)), left)
             left -= len(tried)
-            fit = [c for c in tried if c.price <= best.price and c.work <= REPEATED * best.work]
-            better = [c for c in fit if c.is_better(best)]
+            fit = [c for c in tried if c.part.out_layouts == best.part.out_layouts and c.price <= best.price]
+            little = [c for c in fit if c.work <= REPEATED * best.work and c.peak <= HELD * best.peak]
+            better = [c for c in little if c.is_better(best)]
             if not better:
                 break
             best = min(better, key=lambda c: c.price_with_starts)

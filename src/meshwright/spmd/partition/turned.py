@@ -29,7 +29,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import JaxprEqn, Var
-from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import EXCHANGED, ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.flatten import is_tie_of_loop
@@ -104,25 +103,37 @@ def carried(part: Partition) -> Iterator[Turn]:
 
 
 def elsewhere(part: Partition) -> Iterator[Turn]:
-    """The axes over which something is sent for an equation (a sum over devices, rows of neighbours, what is moved), on
-    each other dimension of its result that they divide. Those with the most bytes first."""
+    """The axes over which something is sent for an equation, on each other dimension of its result that they divide:
+    where operands are moved or come from neighbours, and where parts of sums come from, in turns.
+
+    Of either, those with the most bytes first, of each the first dimension before all others."""
     propagation, mesh = part.propagation, part.mesh
     makers = {v: eqn for eqn in propagation.origins.eqns for v in eqn.outvars}
     rules = {id(eqn): rule for eqn, rule in zip(propagation.origins.eqns, propagation.rules)}
-    ways: Counter[Turn] = Counter()
+    moved, summed = Counter[Turn](), Counter[Turn]()
     for c in collectives(part.jaxpr.jaxpr):
         joined = frozenset(atoms_joined(c, mesh))
-        users = [r.user for r in c.reasons if r.user is not None]
-        sums = [_summing(r, joined, makers, propagation) for r in c.reasons]
-        for eqn in {id(e): e for e in (*users, *sums) if e is not None and id(e) in rules and e.outvars}.values():
-            layouts = [propagation.layout(a).dims for a in (*eqn.invars, *eqn.outvars[:1])]
-            found = {last for dims in layouts for axes in dims for last in itertools.islice(_ends(axes, joined), 1)}
-            turns = (turn for axes in found for turn in _to_each(eqn, rules[id(eqn)], layouts[-1], axes, mesh))
-            ways.update(dict.fromkeys(turns, c.bytes_sent))
+        for ways, eqns in (
+            (moved, (r.user for r in c.reasons)),
+            (summed, (_summing(r, joined, makers, propagation) for r in c.reasons)),
+        ):
+            for eqn in {id(e): e for e in eqns if e is not None and id(e) in rules and e.outvars}.values():
+                turns = _to_others(eqn, rules[id(eqn)], joined, propagation)
+                ways.update(dict.fromkeys(turns, c.bytes_sent))
     least = ELSEWHERE * totals(part.jaxpr.jaxpr)[1]
-    # Between equal ones, the order of their axes decides, not that of a set.
-    ordered = sorted(ways.items(), key=lambda way: (-way[1], mesh.atoms.index(way[0].axes[0])))
-    return (turn for turn, nbytes in ordered if nbytes > least)
+    lists = ([*_each_first(ways, least)] for ways in (moved, summed))
+    return (turn for turns in itertools.zip_longest(*lists) for turn in turns if turn is not None)
+
+
+def _each_first(ways: Mapping[Turn, int], least: float) -> Sequence[Turn]:
+    """The turns with more than so many bytes, those with the most first, the first one of each equation and its axes
+    before all second ones."""
+    found, count = list[tuple[int, int, Turn]](), Counter[tuple[ShardingRule, Axes]]()
+    for turn, nbytes in ways.items():
+        if nbytes > least:
+            found.append((count[turn.rule, turn.axes], -nbytes, turn))
+            count[turn.rule, turn.axes] += 1
+    return [turn for *_, turn in sorted(found, key=lambda way: way[:2])]
 
 
 def _summing(
@@ -140,15 +151,18 @@ def _summing(
     return None
 
 
-def _to_each(
-    eqn: JaxprEqn, rule: ShardingRule, dims: tuple[Axes, ...], axes: Axes, mesh: AbstractMesh
-) -> Iterator[Turn]:
-    """Turns of axes to each dimension of a result, split by ``dims``, that they divide beside its own axes."""
-    for dim, factors in enumerate(rule.results[0]):
-        turn = Turn(rule, axes, 0, dim, moves=True)
-        fits = eqn.outvars[0].aval.shape[dim] % mesh.sizes((*dims[dim], *axes)) == 0
-        if fits and rule.is_parallel(factors) and not {*axes} & {*dims[dim]} and turn.of(dims) is not None:
-            yield turn
+def _to_others(eqn: JaxprEqn, rule: ShardingRule, joined: frozenset[str], propagation: Propagation) -> Iterator[Turn]:
+    """Turns of the axes among ``joined`` that split an operand or the result of an equation to each dimension of the
+    result that they divide beside its own axes."""
+    shape, dims = eqn.outvars[0].aval.shape, propagation.layout(eqn.outvars[0]).dims
+    splits = [axes for a in eqn.invars for axes in propagation.layout(a).dims]
+    ends = dict.fromkeys(last for axes in (*splits, *dims) for last in itertools.islice(_ends(axes, joined), 1))
+    for axes in ends:
+        for dim, factors in enumerate(rule.results[0]):
+            turn = Turn(rule, axes, 0, dim, moves=True)
+            fits = shape[dim] % propagation.mesh.sizes((*dims[dim], *axes)) == 0
+            if fits and rule.is_parallel(factors) and not {*axes} & {*dims[dim]} and turn.of(dims) is not None:
+                yield turn
 
 
 def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Turn]:
