@@ -12,9 +12,8 @@ all-to-alls instead of a gather), splitting them over axes that they do not use 
 (:mod:`~meshwright.spmd.partition.idle`), resharding values in the layouts that are best for all equations of the same
 form together, leaving whole what operands would be moved to split, gathering what loops do not change once before them,
 completing the sums that loops stack in each step, keeping sums in tiles, splitting all else that takes long over axes
-that it does not use yet, and splitting what loops
-carry and what something is sent for along any other dimension. Products are split with and without
-the values turned before, since either may be better.
+that it does not use yet, and splitting what loops carry and what something is sent for along any other dimension.
+Products are split with and without the values turned before, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. A budget of equations limits
 how often large programs are partitioned, so that planning them takes about as long as without a search.
@@ -107,12 +106,7 @@ class Search:
             other, other_plainer = self.split_products(unturned)
             if other.price <= best.price and other.is_better(best, SHARED_BYTES):
                 best, plainer = other, other_plainer
-        for step in (
-            self.reshard_together,
-            self.leave_whole,
-            self.gather_once,
-            self.complete_in_steps,
-        ):
+        for step in (self.reshard_together, self.leave_whole, self.gather_once, self.complete_in_steps):
             best = step(best)
         return self.carry_otherwise(self.share(self.keep_tiles(best, plainer), leading=False))
 

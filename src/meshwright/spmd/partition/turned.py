@@ -141,13 +141,13 @@ def _summing(
 ) -> JaxprEqn | None:
     """The equation that adds up the parts of sums over ``axes`` that are completed, from which what is needed is made
     element by element."""
-    values = [reason.value] if reason.before is not None and reason.before.partial else []
+    values = dict.fromkeys([reason.value] if reason.before is not None and reason.before.partial else [])
     for _ in range(STEPS):
         eqns = [makers[v] for v in values if isinstance(v, Var) and v in makers]
         for eqn in eqns:
             if any(axes & propagation.layout(a).axes_used for a in eqn.invars):
                 return eqn
-        values = [a for eqn in eqns for a in eqn.invars]
+        values = dict.fromkeys(a for eqn in eqns for a in eqn.invars)
     return None
 
 
