@@ -55,13 +55,13 @@ def layers():
 
 
 def moves():
-    """Values that change their layout: permutes, an all-to-all, a shifted window."""
+    """Values that change their layout: permutes, an all-to-all, a shifted window, and a sum."""
 
     def f(x):
         a = mw.lax.with_sharding_constraint(x.T @ x, P("data", "model"))
         b = mw.lax.with_sharding_constraint(a, P("model", "data"))
         c = mw.lax.with_sharding_constraint(mnp.roll(b @ a, 3, axis=0), P(("data", "model")))
-        return c.at[0].add(1)
+        return c.at[0].add(c.mean())
 
     x = mw.ShapeDtypeStruct((512, 512), np.float32)
     return partitioned(f, [x], (P("data", "model"),), P(None, "model"), (2, 4))
