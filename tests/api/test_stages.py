@@ -307,7 +307,8 @@ def test_a_program_is_partitioned_for_another_machine():
     here, there = lowered.partition(), lowered.partition(MESH.abstract_mesh.on("v5e:4x2"))
     assert there.mesh == MESH.abstract_mesh.on("v5e:4x2") and here.mesh == MESH
     assert [s.mesh for s in there.in_shardings] == [there.mesh] * 2
-    assert there.bytes_sent > 0 and there.time().seconds > here.time().seconds
+    # There, starting kernels takes nearly all of a step, and nothing is moved for fewer bytes.
+    assert (here.bytes_sent, there.bytes_sent) == (128, 224) and there.time().seconds > here.time().seconds
     there.verify(X, W)
     with pytest.raises(errors.MeshError, match="has no devices"):
         there(X, W)

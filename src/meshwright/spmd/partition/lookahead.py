@@ -266,8 +266,9 @@ class Search:
             tried = self.attempts((replace(now, turns=(*now.turns, turn)) for turn in elsewhere(best.part)), left)
             left -= len(tried)
             fit = [c for c in tried if c.part.out_layouts == best.part.out_layouts and c.price <= best.price]
-            little = [c for c in fit if c.work <= REPEATED * best.work and c.peak <= HELD * best.peak]
-            better = [c for c in little if c.is_better(best)]
+            # Peaks are predicted last: for large programs that takes as long as partitioning.
+            better = [c for c in fit if c.work <= REPEATED * best.work and c.is_better(best)]
+            better = [c for c in better if c.peak <= HELD * best.peak]
             if not better:
                 break
             best = min(better, key=lambda c: c.price_with_starts)
